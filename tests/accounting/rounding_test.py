@@ -15,7 +15,7 @@ from dp_accounting import NeighboringRelation, dp_event
 from tfdpflows import accounting
 from tfdpflows.accounting import logarithms, mechanisms, renyi_conversion
 from tfdpflows.accounting.mechanisms import Gaussian, Laplace, mechanisms_of
-from tfdpflows.accounting.pld import transforms
+from tfdpflows.accounting.pld import convolution
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 LAPLACE = dp_accounting.LaplaceDpEvent
@@ -86,7 +86,7 @@ def test_replaced_delta_is_not_below_the_one_that_was_found_too_small():
 def test_grid_points_are_upwards():
   for interval in (1e-4, 0.1, 1 / 3, 1e-12):
     indices = np.arange(-1000, 1001)
-    points = transforms._grid_points(indices, interval)
+    points = convolution._grid_points(indices, interval)
     for index, point in zip(indices, points):
       assert Fraction(float(point)) >= int(index) * Fraction(interval)
     assert points[1000] == 0

@@ -8,15 +8,9 @@ from typing import Optional
 
 import dp_accounting
 
-from tfdpflows.accounting import mechanisms
+from tfdpflows.accounting import events, mechanisms
 from tfdpflows.accounting.budget import check_delta, check_epsilon
 from tfdpflows.accounting.event_bounds import check_event
-from tfdpflows.accounting.events import (
-  RELATIONS,
-  RefusedEventError,
-  Relation,
-  describe_event,
-)
 
 # Every accountant by its name; `registry.register_accountant` adds to it.
 REGISTERED: dict[str, type] = {}
@@ -34,14 +28,11 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
   and kept, when an epsilon is asked for. Subclasses have the numerics:
   `_epsilon_at` and `_delta_at`.
 
-  Args:
-    neighboring_relation: one of `neighboring_relations`; under any other, every
-      event is refused.
-
   Attributes:
     name: the name in the registry.
     guarantee: 'upper_bound' or 'asymptotic'.
-    neighboring_relations: what two neighbouring tables may be.
+    neighboring_relations: what two neighbouring tables may be; under any other
+      relation every event is refused.
     question: the method of a `Mechanism` that it needs: mechanisms without it
       are refused.
 
@@ -54,11 +45,12 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
 
   name = 'abstract'
   guarantee = 'upper_bound'
-  neighboring_relations = frozenset(RELATIONS)
+  neighboring_relations = frozenset(events.RELATIONS)
   question: str
 
   def __init__(
-    self, neighboring_relation: Relation = Relation.ADD_OR_REMOVE_ONE
+    self,
+    neighboring_relation: events.Relation = events.Relation.ADD_OR_REMOVE_ONE,
   ):
     super().__init__(neighboring_relation)
     self._totals: dict[mechanisms.Mechanism, int] = {}
@@ -66,14 +58,7 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
   def compose(
     self, event: dp_accounting.DpEvent, count: int = 1
   ) -> dp_accounting.PrivacyAccountant:
-    """Adds an event.
-
-    Args:
-      event: what was done.
-      count: how often.
-
-    Returns:
-      This accountant.
+    """Adds what was done, and how often; returns this accountant.
 
     Raises:
       dp_accounting.UnsupportedEventError: if a part of the event is not
@@ -107,7 +92,7 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
       if len(written) > _LONGEST:
         written = f'{written[:_LONGEST]}...'
       raise dp_accounting.UnsupportedEventError(
-        f'{describe_event(part)} (the subevent {written}): '
+        f'{events.describe_event(part)} (the subevent {written}): '
         f'{refused.error_message} {hint}'
       ) from error
 
@@ -116,13 +101,7 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
     return super().supports(check_event(event, composed=True))
 
   def get_epsilon(self, target_delta: float) -> float:
-    """Returns the smallest epsilon known for a delta.
-
-    Args:
-      target_delta: inside (0, 1).
-
-    Returns:
-      Epsilon in nats; infinite if no finite one is known.
+    """Returns the smallest epsilon known for a delta, in nats, or infinity.
 
     Raises:
       ValueError: if the delta is not inside (0, 1).
@@ -133,13 +112,7 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
     )
 
   def get_delta(self, target_epsilon: float) -> float:
-    """Returns the smallest delta known for an epsilon.
-
-    Args:
-      target_epsilon: zero or more, in nats.
-
-    Returns:
-      Delta, in [0, 1].
+    """Returns the smallest delta known for an epsilon in nats, at most 1.
 
     Raises:
       ValueError: if the epsilon is negative or not a number.
@@ -192,7 +165,7 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
       )
     try:
       totals = mechanisms.decompose(event, self.neighboring_relation, count)
-    except RefusedEventError as refusal:
+    except events.RefusedEventError as refusal:
       return _Details(refusal.event, str(refusal))
     for mechanism in totals:
       reason = self._reason(mechanism)

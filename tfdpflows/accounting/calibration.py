@@ -86,18 +86,10 @@ def calibrate_noise_multiplier(
   >>> round(sigma, 2)  # the exact one is 3.7306...
   3.73
   """
-  return _search(
-    make_event,
-    budget,
-    _LARGEST_NOISE,
-    _SMALLEST_NOISE,
-    f'No noise multiplier up to {_LARGEST_NOISE:g} is enough',
-    spent=spent,
-    accountant=accountant,
-    neighboring_relation=neighboring_relation,
-    time_limit=time_limit,
-    tolerance=tolerance,
-  )
+  ends = _LARGEST_NOISE, _SMALLEST_NOISE
+  refusal = f'No noise multiplier up to {_LARGEST_NOISE:g} is enough'
+  settings = spent, accountant, neighboring_relation, time_limit
+  return _search(make_event, budget, ends, refusal, settings, tolerance)
 
 
 def calibrate_steps(
@@ -141,18 +133,9 @@ def calibrate_steps(
     raise ValueError(
       f'max_steps must be an integer, 1 or more, not {max_steps}.'
     )
-  return _search(
-    make_event,
-    budget,
-    1,
-    int(max_steps),
-    'Not even one step fits',
-    spent=spent,
-    accountant=accountant,
-    neighboring_relation=neighboring_relation,
-    time_limit=time_limit,
-    whole=True,
-  )
+  ends, refusal = (1, int(max_steps)), 'Not even one step fits'
+  settings = spent, accountant, neighboring_relation, time_limit
+  return _search(make_event, budget, ends, refusal, settings, whole=True)
 
 
 def calibrate_sampling_probability(
@@ -196,18 +179,10 @@ def calibrate_sampling_probability(
   >>> round(q, 4)
   0.01
   """
-  return _search(
-    make_event,
-    budget,
-    _SMALLEST_PROBABILITY,
-    1.0,
-    f'Not even a sampling probability of {_SMALLEST_PROBABILITY:g} fits',
-    spent=spent,
-    accountant=accountant,
-    neighboring_relation=neighboring_relation,
-    time_limit=time_limit,
-    tolerance=tolerance,
-  )
+  least = _SMALLEST_PROBABILITY
+  refusal = f'Not even a sampling probability of {least:g} fits'
+  settings = spent, accountant, neighboring_relation, time_limit
+  return _search(make_event, budget, (least, 1.0), refusal, settings, tolerance)
 
 
 def calibrate_epsilon(
@@ -220,24 +195,16 @@ def calibrate_epsilon(
 ) -> float:
   """Returns the smallest epsilon of a budget that admits an event.
 
-  Args:
-    event: all that is still to be done.
-    delta: inside (0, 1).
-    spent, accountant, neighboring_relation: as for
-      `calibrate_noise_multiplier`.
-
-  Returns:
-    Epsilon in nats, two parts in 10^9 above that of the accountant, so that a
-    ledger with that budget admits all of it. At least 1e-9, as no budget is
-    zero.
+  It is two parts in 10^9 above that of the accountant, so that a ledger with
+  that budget admits all of it, and at least 1e-9, as no budget is zero.
+  Arguments are those of `calibrate_noise_multiplier`, `event` being all that is
+  still to be done.
 
   Raises:
     dp_accounting.UnsupportedEventError: if the accountant does not support an
       event.
     ValueError: if a parameter is outside its range, or no finite epsilon is
       known.
-
-  #### Example
 
   >>> round(calibrate_epsilon(dp_accounting.GaussianDpEvent(1.0), 1e-5), 4)
   4.3772
@@ -264,14 +231,8 @@ def epsilon_after(
 ) -> list[float]:
   """Returns epsilon after numbers of runs, for a curve or a progress bar.
 
-  Args:
-    event: one run.
-    counts: numbers of runs, zero or more, in any order.
-    delta: inside (0, 1).
-    spent, accountant, neighboring_relation: as for
-      `calibrate_noise_multiplier`.
-
-  #### Example
+  Arguments are those of `calibrate_epsilon`, but that the event is one run and
+  the counts are in any order.
 
   >>> step = dp_accounting.GaussianDpEvent(10.0)
   >>> [round(x, 3) for x in epsilon_after(step, [0, 1, 4], delta=1e-5)]
@@ -291,20 +252,10 @@ def _epsilon(events, spent, delta, accountant, relation) -> float:
 
 
 def _search(
-  make_event,
-  budget: budget_lib.PrivacyBudget,
-  first,
-  last,
-  refusal: str,
-  *,
-  spent,
-  accountant,
-  neighboring_relation,
-  time_limit,
-  tolerance=1e-3,
-  whole=False,
+  make_event, budget, ends, refusal, settings, tolerance=_TOLERANCE, whole=False
 ):
   """`last_within` a budget, or an error that begins with `refusal`."""
+  spent, accountant, relation, time_limit = settings
   budget_lib.check_budget(budget)
   if not 0 < tolerance < 1:
     raise ValueError(f'tolerance must lie inside (0, 1), not {tolerance}.')
@@ -317,13 +268,8 @@ def _search(
   )
 
   def epsilon_of(*values):
-    return _epsilon(
-      [make_event(value) for value in values],
-      spent,
-      budget.delta,
-      accountant,
-      neighboring_relation,
-    )
+    events = [make_event(value) for value in values]
+    return _epsilon(events, spent, budget.delta, accountant, relation)
 
   def is_over():
     nonlocal late
@@ -332,17 +278,13 @@ def _search(
 
   before = 0.0 if spent is None else epsilon_of()
   if not before < budget.epsilon:
-    raise budget_lib.BudgetExceededError(
-      budget,
-      before,
-      before,
+    message = (
       f'What is charged separately has epsilon {before:.7g} {at_budget}. '
-      'Nothing is left: add noise there, or start with a larger budget.',
+      'Nothing is left: add noise there, or start with a larger budget.'
     )
+    raise budget_lib.BudgetExceededError(budget, before, before, message)
   target = budget.epsilon * (1 - _MARGIN)
-  found = last_within(
-    epsilon_of, target, first, last, 1, tolerance, whole, is_over
-  )
+  found = last_within(epsilon_of, target, *ends, 1, tolerance, whole, is_over)
   if late:
     warnings.warn(
       f'The search ended after {time_limit:g} s, at {found:.7g}, which is '
@@ -352,15 +294,13 @@ def _search(
       stacklevel=3,
     )
   if found is None:
-    asked = epsilon_of(first)
+    asked = epsilon_of(ends[0])
     start = f' from {before:.7g}, charged separately,' if before else ''
-    raise budget_lib.BudgetExceededError(
-      budget,
-      before,
-      asked,
+    message = (
       f'{refusal}: it would bring epsilon{start} to {asked:.7g} {at_budget}. '
-      'Start with a larger budget, or ask for less.',
+      'Start with a larger budget, or ask for less.'
     )
+    raise budget_lib.BudgetExceededError(budget, before, asked, message)
   return found
 
 
@@ -402,8 +342,6 @@ def last_within(
 
   Returns:
     The point; `last` itself if it is within the target; None if no point is.
-
-  #### Example
 
   >>> 2.998 < last_within(lambda x: x * x, 9.0, 1e-3, 1e3, start=1.0) <= 3
   True
@@ -490,8 +428,6 @@ def last_within(
 def whole_noise_multiplier(budget: budget_lib.PrivacyBudget) -> float:
   """Returns the noise of the Gaussian mechanism that costs a whole budget.
 
-  #### Example
-
   >>> budget = budget_lib.PrivacyBudget(epsilon=1.0, delta=1e-5)
   >>> round(whole_noise_multiplier(budget), 2)
   3.73
@@ -516,15 +452,10 @@ def charged_noise_multiplier(
   A calibration ends with other digits on another machine. A mechanism that is
   resumed needs the noise multiplier it was charged for, to the last bit.
 
-  Args:
-    make_event: the event of one run, given the noise multiplier.
-    noise_multiplier: what was calibrated now.
-    ledger: the ledger; None for a new one.
-    label: the label of the charge or reservation.
-
   Returns:
-    The noise multiplier of the first such charge that differs in nothing else,
-    and there by less than a millionth; else `noise_multiplier`.
+    That of the first charge or reservation under the label that differs in
+    nothing else from the event of the `noise_multiplier` that was calibrated
+    now, and there by less than a millionth; else `noise_multiplier`.
   """
   for entry in () if ledger is None else ledger.entries:
     innermost = entry.event

@@ -38,16 +38,11 @@ def check_event(
     composed: whether the event may be one that was put together from several
       that were checked before, such as all of a ledger.
 
-  Returns:
-    `event`.
-
   Raises:
     TypeError: if it is no `DpEvent`, or the parts of a composition are not in a
       list or tuple.
     ValueError: if it is nested too deep, has too many parts, or counts too many
       runs.
-
-  #### Example
 
   >>> event = dp_accounting.GaussianDpEvent(1.0)
   >>> _ = check_event(dp_accounting.SelfComposedDpEvent(event, 10**15))

@@ -67,9 +67,6 @@ def register(
       string for the event, `{0.epsilon:.6g}`, and for its `{inner}` event.
     kind: its name in files; None for the name of the class without 'DpEvent'.
     independent: see `data_independent`.
-
-  Returns:
-    A decorator for `mechanisms_of(event, relation)`.
   """
 
   def decorate(function: Callable) -> Callable:
@@ -108,8 +105,6 @@ def decompose(
   Raises:
     RefusedEventError: if a part of `event` is not supported.
     ValueError: if a parameter is outside its range.
-
-  #### Example
 
   >>> decompose(dp_accounting.GaussianDpEvent(4.0), Relation.REPLACE_ONE)
   {Gaussian(noise_multiplier=2.0, sampling_probability=1.0, row=0): 1}
@@ -154,13 +149,7 @@ def mechanisms_of(
 def describe_event(event: _Event) -> str:
   """Returns an event as a line of text, for statements and error messages.
 
-  Args:
-    event: any `DpEvent`; the `repr` stands for one that is not registered.
-
-  Returns:
-    One line of text.
-
-  #### Example
+  The `repr` stands for one that is not registered.
 
   >>> print(describe_event(dp_accounting.SelfComposedDpEvent(
   ...     dp_accounting.PoissonSampledDpEvent(
@@ -181,13 +170,7 @@ def describe_event(event: _Event) -> str:
 def data_independent(event: _Event) -> _Event:
   """Replaces costs computed from private votes by data-independent ones.
 
-  Args:
-    event: any `DpEvent`.
-
-  Returns:
-    An event that costs at least as much and does not depend on the table.
-
-  #### Example
+  The result costs at least as much and does not depend on the table.
 
   >>> from tfdpflows.accounting import GNMaxDpEvent
   >>> from tfdpflows.accounting import DataDependentDpEvent
@@ -211,10 +194,7 @@ def replace_inner(event: _Event, change: Callable[[_Event], _Event]) -> _Event:
 
 
 def event_number(
-  event: _Event,
-  field: str,
-  lowest: float = 0.0,
-  highest: float = math.inf,
+  event: _Event, field: str, lowest: float = 0.0, highest: float = math.inf
 ) -> float:
   """Returns a field of an event as a float.
 
@@ -239,10 +219,7 @@ def _(event, relation):
   return []
 
 
-@register(
-  dp_accounting.SelfComposedDpEvent,
-  '{0.count} x ({inner})',
-)
+@register(dp_accounting.SelfComposedDpEvent, '{0.count} x ({inner})')
 @register(
   dp_accounting.ComposedDpEvent,
   lambda event: (

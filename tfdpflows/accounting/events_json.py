@@ -27,18 +27,12 @@ _fields = functools.lru_cache(maxsize=None)(typing.get_type_hints)
 def event_to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
   """Returns an event as a dict that `json.dumps` takes.
 
-  Args:
-    event: a `DpEvent` of one of the known classes.
-
-  Returns:
-    A dict with the key `kind` and one key for each field.
+  It has the key `kind` and one key for each field.
 
   Raises:
     TypeError: if the class of `event`, or of an event in it, is not known.
     ValueError: if a number in it is not finite, as JSON has no such numbers, or
       it is too deep or too large to be read back (`event_bounds`).
-
-  #### Example
 
   >>> event_to_dict(dp_accounting.GaussianDpEvent(2.0))
   {'kind': 'Gaussian', 'noise_multiplier': 2.0}
@@ -66,18 +60,10 @@ def _to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
 def event_from_dict(data: dict[str, Any]) -> dp_accounting.DpEvent:
   """Returns the event that `event_to_dict` gave a dict for.
 
-  Args:
-    data: a dict with the key `kind`.
-
-  Returns:
-    The `DpEvent`.
-
   Raises:
     TypeError: if `data` or a field has another type than it must have.
     ValueError: if the kind is not known, a field is missing or unknown, or it
       is too deep or too large (`event_bounds`).
-
-  #### Example
 
   >>> event_from_dict({'kind': 'Laplace', 'noise_multiplier': 10.0})
   LaplaceDpEvent(noise_multiplier=10.0)

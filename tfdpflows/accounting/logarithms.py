@@ -16,8 +16,6 @@ _EPS = float(np.finfo(np.float64).eps)
 def log_expm1(x: npt.ArrayLike) -> np.ndarray:
   """Returns log(exp(x) - 1) for x >= 0, minus infinity at zero.
 
-  #### Example
-
   >>> print(log_expm1([1e-20, 1.0, 1e4]).round(4))
   [-4.60517e+01  5.41300e-01  1.00000e+04]
   """
@@ -32,15 +30,9 @@ def log_bernoulli(
 ) -> np.ndarray:
   """Returns log((1 + v)^b - 1 - b v), the excess in Bernoulli's inequality.
 
+  Of an exponent b above 1 or below 0, v above -1 and `log_ratio` = log(1 + v).
   It is rounded upwards where it is not exact; relative errors of the number
   itself are about 1e-11, times b / (b - 1) where b is near 1.
-
-  Args:
-    exponent: the exponent b, above 1 or below 0.
-    v: above -1.
-    log_ratio: log(1 + v).
-
-  #### Example
 
   >>> v = np.array([1e-9, 0.5])
   >>> print(np.exp(log_bernoulli(2.0, v, np.log1p(v))))
@@ -64,8 +56,6 @@ def exp_upwards(log: npt.ArrayLike) -> np.ndarray:
 
   Zero only for minus infinity: a probability that is too small for a float is
   not zero.
-
-  #### Example
 
   >>> print(exp_upwards([-np.inf, -1000.0, 0.0]))
   [0.e+000 5.e-324 1.e+000]

@@ -117,8 +117,6 @@ class RDPAccountant(accountant.MechanismAccountant):
     They state that the best order is the first or the last, so that others
     might give less, and which orders are left out, and why.
 
-    #### Example
-
     >>> import dp_accounting
     >>> accountant = RDPAccountant(orders=[2.0, 3.0])
     >>> event = dp_accounting.GaussianDpEvent(1.0)

@@ -109,8 +109,6 @@ def accountant_names() -> tuple[str, ...]:
 def caveat(name: str) -> str:
   """Returns what must stand after an epsilon of an accountant, if anything.
 
-  #### Example
-
   >>> caveat('gdp'), caveat('pld')
   (' (gdp, asymptotic: no upper bound)', '')
   """
@@ -120,13 +118,19 @@ def caveat(name: str) -> str:
   return f' ({name}, asymptotic: no upper bound)'
 
 
+def remarks(
+  accountant: dp_accounting.PrivacyAccountant, delta: float
+) -> tuple[str, ...]:
+  """Returns the remarks of an accountant on its epsilon, if it has any."""
+  # One that a user registered may have no such method.
+  return tuple(getattr(accountant, 'remarks', lambda _: ())(delta))
+
+
 def resolve_name(name: str) -> str:
   """Returns the name that a name or alias stands for.
 
   Raises:
     ValueError: if it is unknown; names all and the nearest.
-
-  #### Example
 
   >>> resolve_name('prv')
   'pld'
@@ -216,8 +220,6 @@ def compose_event(
   """Returns an accountant that has composed an event.
 
   Args and errors are those of `compute_epsilon`.
-
-  #### Example
 
   >>> compose_event(dp_accounting.UnsupportedDpEvent())
   Traceback (most recent call last):

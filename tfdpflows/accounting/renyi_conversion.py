@@ -17,17 +17,9 @@ _ULPS = 2e-15
 
 
 def epsilons(orders: np.ndarray, curve: np.ndarray, delta: float) -> np.ndarray:
-  """Returns the epsilon that each order gives for a delta.
+  """Returns the epsilon that each order above 1 gives for a delta.
 
-  Args:
-    orders: above 1.
-    curve: divergences at these orders, in nats.
-    delta: inside (0, 1).
-
-  Returns:
-    Float64, in nats, zero or more.
-
-  #### Example
+  The `curve` are divergences at these orders, in nats.
 
   >>> print(epsilons(np.array([2.0]), np.array([0.5]), 1e-2).round(3))
   [3.719]
@@ -41,8 +33,6 @@ def epsilons(orders: np.ndarray, curve: np.ndarray, delta: float) -> np.ndarray:
 
 def deltas(orders: np.ndarray, curve: np.ndarray, epsilon: float) -> np.ndarray:
   """Returns the delta that each order gives for an epsilon, at most 1.
-
-  #### Example
 
   >>> print(deltas(np.array([2.0]), np.array([0.5]), 3.719).round(3))
   [0.01]

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import decimal
 import math
+from typing import Optional
+
+
+def finite(number: Optional[float]) -> Optional[float]:
+  """Returns a number for JSON, which has no infinity: `None` instead."""
+  return None if number is None or not math.isfinite(number) else number
 
 
 def round_up(value: float, digits: int = 4) -> str:
-  """Writes a number with few digits, never below it.
-
-  Args:
-    value: a number that is not negative; may be infinite.
-    digits: significant digits.
-
-  Returns:
-    Text whose value is at least `value`.
-
-  #### Example
+  """Writes a number of zero or more with few digits, never below it.
 
   >>> round_up(1.00001), round_up(0.12341), round_up(float('inf'))
   ('1.001', '0.1235', 'infinity')
@@ -31,8 +28,6 @@ def round_up(value: float, digits: int = 4) -> str:
 
 def round_up_decimals(value: float) -> str:
   """Writes a number with four digits after the point, never below it.
-
-  #### Example
 
   >>> round_up_decimals(1.00001), round_up_decimals(2.0)
   ('1.0001', '2.0000')
@@ -51,8 +46,6 @@ def round_up_decimals(value: float) -> str:
 
 def round_down(value: float) -> str:
   """Writes a number of zero or more with four digits, never above it.
-
-  #### Example
 
   >>> round_down(0.0123456), round_down(1.0), round_down(1e-9)
   ('0.01234', '1', '1.000E-9')

@@ -18,7 +18,7 @@ from tfdpflows.accounting import events_json, mechanisms, registry
 from tfdpflows.accounting.ledger import PrivacyLedger, check_ledger
 from tfdpflows.accounting.ledger.entries import composed
 from tfdpflows.accounting.mechanisms import no_proof
-from tfdpflows.accounting.rounding import round_up
+from tfdpflows.accounting.rounding import finite, round_up
 
 # A label with a number at its end, if there is one, and a number in a text.
 _NUMBERED = re.compile(r'(.*?)(?: (\d+))?', re.DOTALL)
@@ -52,19 +52,12 @@ _NOMINAL = (
   'a nominal epsilon is a parameter of a method, and no guarantee: a release '
   'without a privacy proof may reveal any row'
 )
+_NEIGHBOURS = 'two tables are neighbours if one is the other with one unit '
 _RELATIONS = {
-  'ADD_OR_REMOVE_ONE': (
-    'two tables are neighbours if one is the other with one unit added or '
-    'removed'
-  ),
-  'REPLACE_ONE': (
-    'two tables are neighbours if one is the other with one unit replaced by '
-    'another'
-  ),
-  'REPLACE_SPECIAL': (
-    'two tables are neighbours if one is the other with one unit replaced by a '
-    'null unit, which counts as a row and contributes nothing'
-  ),
+  'ADD_OR_REMOVE_ONE': _NEIGHBOURS + 'added or removed',
+  'REPLACE_ONE': _NEIGHBOURS + 'replaced by another',
+  'REPLACE_SPECIAL': _NEIGHBOURS
+  + 'replaced by a null unit, which counts as a row and contributes nothing',
 }
 _ASSUMPTIONS = (
   'The schema (columns, types, bounds, categories) was public or chosen '
@@ -578,8 +571,8 @@ def _epsilon_row(spent: _Spent, name: str, delta: float) -> dict[str, Any]:
       return row
   made.compose(spent.event)
   epsilon = float(made.get_epsilon(delta))
-  row['remarks'] = list(getattr(made, 'remarks', lambda _: ())(delta))
-  row['epsilon'] = _finite(epsilon)
+  row['remarks'] = list(registry.remarks(made, delta))
+  row['epsilon'] = finite(epsilon)
   if row['epsilon'] is None:
     row['reason'] = 'no finite epsilon'
   if spent.unproven:
@@ -597,7 +590,7 @@ def _by_delta(
   made = registry.compose_event(spent.event, spent.accountant, spent.relation)
   rows = []
   for value in sorted(deltas, reverse=True):
-    epsilon = _finite(float(made.get_epsilon(value)))
+    epsilon = finite(float(made.get_epsilon(value)))
     row = {'delta': value, 'epsilon': epsilon}
     if spent.unproven:
       row = {**row, 'epsilon': None, 'proven_epsilon': epsilon}
@@ -659,10 +652,6 @@ def _no_proof(spent: _Spent, claim: dict[str, Any]) -> Optional[dict[str, Any]]:
     ],
     'proven_epsilon': claim['proven_epsilon'],
   }
-
-
-def _finite(epsilon: float) -> Optional[float]:
-  return None if math.isinf(epsilon) else epsilon
 
 
 def _value(row: dict[str, Any]) -> str:

@@ -2,12 +2,7 @@
 
 from tfdpflows.audit.canaries import Canaries, GradientCanaries, OneRunAudit
 from tfdpflows.audit.ledgers import AuditedEntry, LedgerAudit, audit_ledger
-from tfdpflows.audit.lira import (
-  Lira,
-  ShadowScores,
-  logit_scores,
-  train_shadows,
-)
+from tfdpflows.audit.lira import Lira, ShadowScores, logit_scores, train_shadows
 from tfdpflows.audit.mechanism import MechanismAudit, audit_mechanism
 from tfdpflows.audit.one_run import (
   Guesses,

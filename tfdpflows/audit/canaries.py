@@ -326,12 +326,9 @@ def losses_of(
 ) -> npt.NDArray:
   """Returns the loss of every row, `[num_rows]`, without training.
 
-  Of a `DensityModel` it is the exact negative log-density. Nothing is noised:
+  Rows are what its `fit` takes, as arrays. Of a `DensityModel` it is the exact
+  negative log-density; a `PrivateModel` must be compiled. Nothing is noised:
   losses of real rows are private.
-
-  Args:
-    model: compiled, if it is a `PrivateModel`.
-    rows: what its `fit` takes, as arrays.
 
   Raises:
     ValueError: for another model.

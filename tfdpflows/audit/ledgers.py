@@ -22,9 +22,6 @@ from tfdpflows._checks import check_fraction, check_integer
 from tfdpflows.accounting import registry
 from tfdpflows.accounting.events import describe_event
 from tfdpflows.accounting.ledger import check_ledger
-from tfdpflows.accounting.mechanisms.capped import (
-  TruncatedSubsampledGaussianDpEvent,
-)
 from tfdpflows.accounting.mechanisms.matrix import cyclic_blocks
 from tfdpflows.accounting.rounding import round_down, round_up
 from tfdpflows.audit.rates import ErrorRates, error_rates, largest_epsilon
@@ -201,6 +198,7 @@ def audit_ledger(
   relation = ledger.neighboring_relation
   numbers = [2 * _draws(entry.event, entry.count) for entry in entries]
   shown = progress.bar('run', sum(numbers), show_progress)
+  runs = num_runs, rng, shown.update
   audited, losses = [], [np.zeros(num_runs), np.zeros(num_runs)]
   for number, entry in enumerate(entries):
     event = dp_accounting.SelfComposedDpEvent(entry.event, entry.count)
@@ -215,15 +213,7 @@ def audit_ledger(
       found = [
         # Rounded: the last digits of a sum tell what was added, and losses that
         # are equal in theory would differ by them.
-        _losses(
-          entry.event,
-          relation,
-          entry.count,
-          present,
-          num_runs,
-          rng,
-          shown.update,
-        ).round(9)
+        _losses(entry.event, relation, entry.count, present, *runs).round(9)
         for present in (False, True)
       ]
     except _UnknownError as error:
@@ -232,16 +222,8 @@ def audit_ledger(
       rates = error_rates(*found, delta=delta, confidence=each)
       lower = rates.epsilon(delta)
       losses = [total + part for total, part in zip(losses, found)]
-    audited.append(
-      AuditedEntry(
-        entry.label,
-        describe_event(entry.event),
-        entry.count,
-        float(claimed),
-        lower,
-        reason,
-      )
-    )
+    facts = entry.label, describe_event(entry.event), entry.count
+    audited.append(AuditedEntry(*facts, float(claimed), lower, reason))
     # With what was not drawn one by one.
     shown.update(max(sum(numbers[: number + 1]) - shown.n, 0))
   shown.close()
@@ -282,15 +264,10 @@ def claimed_roc(
 ) -> np.ndarray:
   """Returns the largest true-positive rates that an event allows.
 
-  Args:
-    event: the claim.
-    accountant: that gives delta at each of some epsilons. Each (epsilon, delta)
-      allows a true-positive rate of `min(exp(epsilon) fp + delta, 1 -
-      exp(-epsilon) (1 - delta - fp))` at most.
-    relation: of the claim.
-
-  Returns:
-    float64 `[_POINTS, 2]`, pairs of a false- and a true-positive rate.
+  The accountant gives delta at each of some epsilons. Each (epsilon, delta)
+  allows a true-positive rate of `min(exp(epsilon) fp + delta, 1 - exp(-epsilon)
+  (1 - delta - fp))` at most. Returns float64 `[_POINTS, 2]`, pairs of a false-
+  and a true-positive rate.
   """
   false = np.linspace(0, 1, _POINTS)
   true = np.ones(_POINTS)
@@ -330,18 +307,24 @@ class _UnknownError(ValueError):
   """An event of which no worst pair is known here."""
 
 
-def _draws(event, count):
-  """Returns how many times `_losses` draws, at most."""
+def _parts(event, count):
+  """Yields events that are no compositions, and how often each happens."""
   event = _of_blocks(event)
   if isinstance(event, dp_accounting.SelfComposedDpEvent):
-    return _draws(event.event, count * event.count)
-  if isinstance(event, dp_accounting.ComposedDpEvent):
-    return sum(_draws(x, count) for x in event.events)
-  if isinstance(
-    event, (dp_accounting.NoOpDpEvent, dp_accounting.GaussianDpEvent)
-  ):
-    return 1
-  return int(count)
+    yield from _parts(event.event, count * event.count)
+  elif isinstance(event, dp_accounting.ComposedDpEvent):
+    for part in event.events:
+      yield from _parts(part, count)
+  elif not isinstance(event, dp_accounting.NoOpDpEvent):
+    yield event, count
+
+
+def _draws(event, count):
+  """Returns how many times `_losses` draws, at most."""
+  return sum(
+    1 if isinstance(part, dp_accounting.GaussianDpEvent) else int(number)
+    for part, number in _parts(event, count)
+  )
 
 
 def _losses(event, relation, count, present, num_runs, rng, drawn):
@@ -351,32 +334,22 @@ def _losses(event, relation, count, present, num_runs, rng, drawn):
   the first, on outputs of the second (`present`) or of the first. `drawn` is
   called after each draw, for progress.
   """
-  event = _of_blocks(event)
-  if isinstance(event, dp_accounting.NoOpDpEvent):
-    return np.zeros(num_runs)
-  if isinstance(event, dp_accounting.SelfComposedDpEvent):
-    return _losses(
-      event.event, relation, count * event.count, present, num_runs, rng, drawn
-    )
-  if isinstance(event, dp_accounting.ComposedDpEvent):
-    return sum(
-      (
-        _losses(x, relation, count, present, num_runs, rng, drawn)
-        for x in event.events
-      ),
-      np.zeros(num_runs),
-    )
-  if isinstance(event, dp_accounting.GaussianDpEvent):
-    # All runs together are one, with less noise.
-    rows = 2 if relation is _REPLACE else 1
-    noise = max(event.noise_multiplier, _LEAST_NOISE)
-    mu = rows * math.sqrt(count) / noise
-    return mu * rng.normal(size=num_runs) + (0.5 if present else -0.5) * mu**2
-  draw = _once(event, relation, present)
   total = np.zeros(num_runs)
-  for _ in range(int(count)):
-    total += draw(num_runs, rng)
-    drawn()
+  for part, number in _parts(event, count):
+    losses = np.zeros(num_runs)
+    if isinstance(part, dp_accounting.GaussianDpEvent):
+      # All runs together are one, with less noise.
+      rows = 2 if relation is _REPLACE else 1
+      noise = max(part.noise_multiplier, _LEAST_NOISE)
+      mu = rows * math.sqrt(number) / noise
+      half = (0.5 if present else -0.5) * mu**2
+      losses = mu * rng.normal(size=num_runs) + half
+    else:
+      draw = _once(part, relation, present)
+      for _ in range(int(number)):
+        losses += draw(num_runs, rng)
+        drawn()
+    total += losses
   return total
 
 
@@ -398,7 +371,7 @@ def _once(event, relation, present) -> Callable:
   """Returns a function of a number and a generator: losses of single runs."""
   rows = 2 if relation is _REPLACE else 1
   inner = getattr(event, 'event', None)
-  if isinstance(event, TruncatedSubsampledGaussianDpEvent):
+  if isinstance(event, accounting.TruncatedSubsampledGaussianDpEvent):
     # The cap, which next to no batch reaches, would only tell more.
     return _sampled(
       event.sampling_probability, event.noise_multiplier, rows, present

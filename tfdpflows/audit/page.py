@@ -14,13 +14,14 @@ from typing import Any, Optional
 
 from tfdpflows import accounting, atomic
 from tfdpflows.accounting import registry
-from tfdpflows.accounting.rounding import round_up_decimals
+from tfdpflows.accounting.rounding import finite, round_up_decimals
 from tfdpflows.audit.ledgers import LedgerAudit
 from tfdpflows.audit.replaying import Replay
 from tfdpflows.evaluation.page import rendered
 from tfdpflows.version import __version__
 
 _TITLE = 'Privacy audit'
+_REPLAYED = ('label', 'releases', 'norm', 'moved', 'problem')
 
 
 def write_page(
@@ -71,7 +72,6 @@ def as_dict(
   row: Optional[int] = None,
 ) -> dict[str, Any]:
   """Returns an audit as a JSON-able dict; infinite numbers are `None`."""
-  finite = lambda x: x if x is None or math.isfinite(x) else None
   content = {
     'source': source,
     'library_version': __version__,
@@ -108,13 +108,7 @@ def as_dict(
       'passed': replay.passed,
       'differences': list(replay.differences),
       'entries': [
-        {
-          'label': entry.label,
-          'releases': entry.releases,
-          'norm': entry.norm,
-          'moved': entry.moved,
-          'problem': entry.problem,
-        }
+        {name: getattr(entry, name) for name in _REPLAYED}
         for entry in replay.entries
       ],
     }

@@ -25,9 +25,6 @@ from tfdpflows import _observer, accounting
 from tfdpflows.accounting import mechanisms as mechanisms_lib
 from tfdpflows.accounting.events import describe_event
 from tfdpflows.accounting.events_json import event_from_dict
-from tfdpflows.accounting.mechanisms.capped import (
-  TruncatedSubsampledGaussianDpEvent,
-)
 from tfdpflows.accounting.mechanisms.matrix import cyclic_blocks
 from tfdpflows.audit.watching import Stream, UsedNoise
 
@@ -351,17 +348,10 @@ class _Run:
       self._ledgers.append(ledger)
     number = [ledger is known for known in self._ledgers].index(True)
     if record['kind'] in ('charge', 'reserve'):
-      charge = record['kind'] == 'charge'
-      self.entries.append(
-        _Entry(
-          number,
-          record['label'],
-          event_from_dict(record['event']),
-          record['count'] if charge else 0,
-          record['kind'],
-          ledger.neighboring_relation,
-        )
-      )
+      count = record['count'] if record['kind'] == 'charge' else 0
+      facts = record['label'], event_from_dict(record['event']), count
+      relation = ledger.neighboring_relation
+      self.entries.append(_Entry(number, *facts, record['kind'], relation))
     elif record['kind'] == 'advance':
       for entry in self.entries:
         if (entry.ledger, entry.label) == (number, record['label']):
@@ -369,15 +359,9 @@ class _Run:
 
   def release(self, name, kind, total, scale, value, step=-1):
     """Notes a noisy sum; returns it, or that of the first run."""
-    made = _Release(
-      name,
-      kind,
-      np.array(total, np.float64),
-      np.array(scale, np.float64),
-      np.array(value),
-      step,
-      self._entry_of(name),
-    )
+    total, scale = np.array(total, np.float64), np.array(scale, np.float64)
+    entry = self._entry_of(name)
+    made = _Release(name, kind, total, scale, np.array(value), step, entry)
     self.releases.setdefault(name, []).append(made)
     if self._first is None:
       return made.value
@@ -539,15 +523,8 @@ def _measured(entry, releases, distance):
     problem = f'steps {min(near)} apart moved, and {parts} are charged together'
   if number > max(charged, 1):
     problem = f'{number} steps were released, and {charged} are charged'
-  return ReplayedEntry(
-    entry.label,
-    entry.event,
-    entry.count,
-    len(releases),
-    '+'.join(norms),
-    tuple(movements),
-    problem,
-  )
+  facts = entry.label, entry.event, entry.count, len(releases)
+  return ReplayedEntry(*facts, '+'.join(norms), tuple(movements), problem)
 
 
 def _declared(event, relation):
@@ -559,7 +536,7 @@ def _declared(event, relation):
     parts = [(_declared(x, relation), 1) for x in event.events]
   elif isinstance(event, dp_accounting.SelfComposedDpEvent):
     parts = [(_declared(event.event, relation), event.count)]
-  elif isinstance(event, TruncatedSubsampledGaussianDpEvent):
+  elif isinstance(event, accounting.TruncatedSubsampledGaussianDpEvent):
     noise = dp_accounting.GaussianDpEvent(event.noise_multiplier)
     return _declared(noise, relation)
   elif isinstance(event, accounting.CyclicPoissonSampledDpEvent):

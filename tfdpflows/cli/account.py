@@ -41,19 +41,14 @@ def _define(options):
     metavar='LABEL',
   )
   options.section('Accounting')
-  options.number(
-    'delta',
-    'Delta of the guarantee: the probability with which epsilon may be '
-    'exceeded, such as 1e-5. By default that of the budget of --ledger, if '
-    'several have the same.',
+  training.add_delta(
+    options,
+    ' By default that of the budget of --ledger, if several have the same.',
   )
-  options.text(
-    'accountant',
-    'How epsilon is computed: pld (tight), rdp, zcdp, advanced, basic, gdp '
-    '(asymptotic: no upper bound), one that you registered, or all to compare '
-    'them. One --ledger has its own, and several if they have the same.',
-    default='pld',
-    metavar='NAME',
+  training.add_accountant(
+    options,
+    'one that you registered, or all to compare them. One --ledger has its '
+    'own, and several if they have the same',
   )
   training.add_relation(options)
   options.choice(
@@ -210,7 +205,8 @@ def _result(values, name):
   """Returns the epsilons of the training by one accountant, for JSON."""
   from dp_accounting import UnsupportedEventError
 
-  from tfdpflows.accounting import create_accountant
+  from tfdpflows.accounting import create_accountant, registry
+  from tfdpflows.accounting.rounding import finite
 
   relation = training.relation(values.neighboring_relation)
   made = create_accountant(name, relation)
@@ -244,8 +240,8 @@ def _result(values, name):
       supported, remarks = False, ['does not support this training']
       continue
     supported = True
-    result[key] = training.finite(made.get_epsilon(values.delta))
-    remarks = training.remarks(made, values.delta)
+    result[key] = finite(made.get_epsilon(values.delta))
+    remarks = registry.remarks(made, values.delta)
   if values.accountant == 'all':
     result['supported'] = supported
   if remarks:
@@ -254,16 +250,11 @@ def _result(values, name):
 
 
 def _text(result):
-  guarantee = result['guarantee'].replace('_', ' ')
-  lines = [
-    f'epsilon = {_shown(result["epsilon"])} at delta = {result["delta"]:g} '
-    f'({result["accountant"]}, {guarantee}; rounded up)',
-    *_described(result),
-  ]
+  lines = [training.answer(result), *_described(result)]
   if result['sampling_probability'] < 1:
     lines.append(
       '  without amplification by sampling: epsilon = '
-      f'{_shown(result["epsilon_without_amplification"])}'
+      f'{training.shown(result["epsilon_without_amplification"])}'
     )
   lines += _indented(result.get('remarks', ()), 2)
   return '\n'.join(lines)
@@ -281,7 +272,7 @@ def _comparison(results):
     shown = [
       '-'
       if result[key] is None and not result['supported']
-      else _shown(result[key])
+      else training.shown(result[key])
       for key in ('epsilon', 'epsilon_without_amplification')
     ]
     guarantee = result['guarantee'].replace('_', ' ')
@@ -304,21 +295,9 @@ def _described(result):
 
 
 def _indented(remarks, margin):
-  return [
-    textwrap.fill(
-      remark,
-      80,
-      initial_indent=' ' * margin,
-      subsequent_indent=' ' * (margin + 2),
-    )
-    for remark in remarks
-  ]
-
-
-def _shown(epsilon):
-  from tfdpflows.accounting.rounding import round_up_decimals
-
-  return 'inf' if epsilon is None else round_up_decimals(epsilon)
+  first, rest = ' ' * margin, ' ' * (margin + 2)
+  margins = {'initial_indent': first, 'subsequent_indent': rest}
+  return [textwrap.fill(remark, 80, **margins) for remark in remarks]
 
 
 COMMAND = Command(

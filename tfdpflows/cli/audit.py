@@ -27,14 +27,14 @@ def _define(options):
     'audited.',
     metavar='FOLDER',
   )
-  options.text(
+  files.add_rows(
+    options,
     'data',
-    'The rows that --model_dir was fitted on, given as they were to fit: '
-    f'{files.ROWS} The fit is made again with and without one of them, with '
-    'the same random numbers, and the page shows by how much each release '
-    'moves: it is then not private.',
-    metavar='FILE',
-    repeated=True,
+    'The rows that --model_dir was fitted on, given as they were to fit: {} '
+    'The fit is made again with and without one of them, with the same random '
+    'numbers, and the page shows by how much each release moves: it is then '
+    'not private.',
+    required=False,
   )
   options.number(
     'row',
@@ -45,11 +45,7 @@ def _define(options):
     lower_bound=1,
   )
   options.section('Attack')
-  options.number(
-    'delta',
-    'Delta of the guarantee: the probability with which epsilon may be '
-    'exceeded, such as 1e-5. By default that of the budget.',
-  )
+  training.add_delta(options, ' By default that of the budget.')
   options.number(
     'num_runs',
     'Runs of the mechanisms on each of two tables, by default 20000. More '

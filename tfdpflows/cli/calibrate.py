@@ -24,23 +24,10 @@ def _define(options):
     'Largest epsilon of everything together, above 0. By default that of the '
     'budget of --ledger, if another flag is left out too.',
   )
-  options.number(
-    'delta',
-    'Delta of the guarantee: the probability with which epsilon may be '
-    'exceeded, such as 1e-5.',
-  )
-  options.text(
-    'accountant',
-    'How epsilon is computed: pld (tight), rdp, zcdp, advanced, basic, gdp '
-    '(asymptotic: no upper bound), or one that you registered.',
-    default='pld',
-    metavar='NAME',
-  )
+  training.add_delta(options)
+  training.add_accountant(options, 'or one that you registered')
   options.choice(
-    'format',
-    ['text', 'json'],
-    'How the answer is printed.',
-    default='text',
+    'format', ['text', 'json'], 'How the answer is printed.', default='text'
   )
   training.add_relation(options)
   options.text(
@@ -99,7 +86,7 @@ def _run(values):
       result['privacy_unit'] = ledger.privacy_unit
     result['ledger'] = values.ledger
     result['epsilon_of_ledger'] = float(before)
-  remarks = list(training.remarks(accountant, delta))
+  remarks = list(accounting.registry.remarks(accountant, delta))
   if unknown == 'steps' and found == _MAX_STEPS:
     remarks.insert(0, 'The search ends there: more steps would fit.')
   elif budget is not None and known['epsilon'] > budget.epsilon:
@@ -230,12 +217,8 @@ def _solve(event, unknown, epsilon, delta, accountant, ledger, values):
 def _text(result, unknown):
   from tfdpflows.accounting.rounding import round_down, round_up_decimals
 
-  guarantee = result['guarantee'].replace('_', ' ')
   q = result['sampling_probability']
-  epsilon = (
-    f'epsilon = {round_up_decimals(result["epsilon"])} at delta = '
-    f'{result["delta"]:g} ({result["accountant"]}, {guarantee}; rounded up)'
-  )
+  epsilon = training.answer(result)
   noise = result['noise_multiplier']
   answer = {
     'noise_multiplier': (

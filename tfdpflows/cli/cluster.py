@@ -36,19 +36,13 @@ _KINDS = ('chief', 'worker')
 class Cluster(NamedTuple):
   """The workers that train together.
 
-  Attributes:
-    addresses: `host:port` of each, the chief first.
-    number: which of them this process is; 0 is the chief.
-
-  #### Example
-
   >>> from tfdpflows.cli import cluster
   >>> cluster.Cluster(('a:2222', 'b:2222'), 1).describe()
   'Worker 1 of 2 (b:2222)'
   """
 
-  addresses: tuple[str, ...]
-  number: int
+  addresses: tuple[str, ...]  # `host:port` of each, the chief first.
+  number: int  # Which of them this process is; 0 is the chief.
 
   @classmethod
   def of_environment(cls, environment: Mapping[str, str]) -> Cluster:
@@ -125,10 +119,7 @@ class Cluster(NamedTuple):
     """Starts TensorFlow on all workers; returns those that train together.
 
     Each listens where TensorFlow will, says nothing to whoever connects, and
-    goes on once it has reached all others.
-
-    Args:
-      patience: seconds to wait at most.
+    goes on once it has reached all others, after `patience` seconds at most.
 
     Raises:
       ConnectionError: if one is not there in time, naming its address; or if

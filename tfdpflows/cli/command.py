@@ -32,8 +32,6 @@ class UsageError(ValueError):
 class Options:
   """The absl flags of one command, grouped for its help text.
 
-  #### Example
-
   >>> from tfdpflows.cli.command import Options
   >>> options = Options('sample')
   >>> options.section('Output')
@@ -225,15 +223,14 @@ class Command:
     options = self.options()
     paragraphs = [_wrapped(p) for p in self.description.strip().split('\n\n')]
     example = textwrap.indent(textwrap.dedent(self.example).strip(), '  ')
-    return '\n\n'.join(
-      [
-        f'tfdpflows {self.name}: {self.summary}',
-        *paragraphs,
-        self.usage or options.usage(),
-        options.help(),
-        f'Example:\n{example}',
-      ]
-    )
+    blocks = [
+      f'tfdpflows {self.name}: {self.summary}',
+      *paragraphs,
+      self.usage or options.usage(),
+      options.help(),
+      f'Example:\n{example}',
+    ]
+    return '\n\n'.join(blocks)
 
 
 def _shortened(text):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Optional
 
 from absl import logging
@@ -63,9 +62,7 @@ def print_clipped(counts: dict[str, int], num_rows: int, what: str) -> None:
     print(f'  {name:<{width}}  {count:,} ({count / num_rows:.2%} of the rows)')
 
 
-def check_output(
-  path: str, overwrite: bool, reads: Mapping[str, Any] = MappingProxyType({})
-) -> None:
+def check_output(path: str, overwrite: bool, reads: Mapping[str, Any]) -> None:
   """Refuses an `--output` that cannot be written, before any work is done.
 
   Nor may it replace what the command `reads`: files, patterns and folders, or
@@ -128,6 +125,14 @@ ROWS = (
 )
 
 
+def add_rows(
+  options: Options, name: str, text: str, required: bool = True
+) -> None:
+  """Adds a flag for files of rows; the help has `ROWS` at its braces."""
+  text = text.format(ROWS)
+  options.text(name, text, metavar='FILE', repeated=True, required=required)
+
+
 def source_of(paths: Sequence[str], schema: TableSchema) -> Source:
   """Returns the `Source` of the values of a flag such as `--input`."""
   from tfdpflows.tabular.sources import Source
@@ -136,24 +141,16 @@ def source_of(paths: Sequence[str], schema: TableSchema) -> Source:
 
 
 def read_private(
-  paths: list[str],
-  schema: TableSchema,
-  out_of_range: str,
-  partial: str,
-  *,
-  resume: bool,
-  overwrite: bool,
-  max_rows_per_unit: int | None,
+  flags: Any, schema: TableSchema, partial: str
 ) -> pd.DataFrame | CodeStore | DraftRows:
   """Reads and validates the table of a fit; errors name file, column and row.
 
-  Arguments are values of flags but for `partial`, the folder of the fit, and
-  `resume` and `overwrite`, whether to go on with what was interrupted or to
-  drop it. Returns the codes of the rows or, of a schema with marks, what reads
-  them again.
+  The flags are those of the fit, `partial` is its folder. Returns the codes of
+  the rows or, of a schema with marks, what reads them again.
   """
   from tfdpflows.tabular import code_store, draft_rows, values
 
+  paths, out_of_range = flags.input, flags.out_of_range
   source = source_of(paths, schema)
   if len(source.parts) > 1:
     shown = ', '.join(part.name for part in source.parts[:4])
@@ -167,9 +164,9 @@ def read_private(
         schema,
         out_of_range,
         partial,
-        resume=resume,
-        overwrite=overwrite,
-        max_rows_per_unit=max_rows_per_unit,
+        resume=flags.resume,
+        overwrite=flags.overwrite,
+        max_rows_per_unit=flags.max_rows_per_unit,
       )
     table = draft_rows.of_source(source, schema, out_of_range)
     if isinstance(table, draft_rows.DraftRows):

@@ -23,19 +23,25 @@ _TUNE_EXAMPLE = (
   '--tune=\'{"num_bins": [8, 16], "epochs": [16, 64]}\'.'
 )
 
+# Flags that are arguments of the same name.
+_COMMON = """
+  epsilon delta model target out_of_range accountant allow_large_delta seed
+"""
+_OF_ONE_FIT = """
+  bounds_epsilon privacy_unit max_rows_per_unit max_rows_epsilon unit_weighting
+"""
+
 # At 10, 50 % for whether a row is in the table may become 99.995 %.
 _LARGEST_USUAL = 10
 
 
 def _define(options):
   options.section('Data')
-  options.text(
+  files.add_rows(
+    options,
     'input',
-    f'The private rows: {files.ROWS} A row is the unit of privacy, unless '
-    'there is a --privacy_unit.',
-    metavar='FILE',
-    repeated=True,
-    required=True,
+    'The private rows: {} A row is the unit of privacy, unless there is a '
+    '--privacy_unit.',
   )
   options.text(
     'schema',
@@ -278,15 +284,7 @@ def _print_plan(schema, values):
   with tempfile.TemporaryDirectory(
     prefix=f'{name}.dry_run.', dir=place or os.curdir
   ) as folder:
-    table = files.read_private(
-      values.input,
-      schema,
-      values.out_of_range,
-      os.path.join(folder, name),
-      resume=False,
-      overwrite=False,
-      max_rows_per_unit=values.max_rows_per_unit,
-    )
+    table = files.read_private(values, schema, os.path.join(folder, name))
     try:
       with quiet.importing():
         from tfdpflows.tabular.synthesizer import TabularSynthesizer
@@ -337,15 +335,7 @@ def _print_bounds(synthesizer):
 
 def _fit(schema, values, partial, team, space):
   if team is None and space is None:
-    table = files.read_private(
-      values.input,
-      schema,
-      values.out_of_range,
-      partial,
-      resume=values.resume,
-      overwrite=values.overwrite,
-      max_rows_per_unit=values.max_rows_per_unit,
-    )
+    table = files.read_private(values, schema, partial)
   else:
     # The chief reads them, and so does a search.
     table = values.input
@@ -542,28 +532,13 @@ def _mean_trials(values):
 
 def _of_one_fit(values):
   """Arguments of fits that a search does not have."""
-  return {
-    'bounds_epsilon': values.bounds_epsilon,
-    'privacy_unit': values.privacy_unit,
-    'max_rows_per_unit': values.max_rows_per_unit,
-    'max_rows_epsilon': values.max_rows_epsilon,
-    'unit_weighting': values.unit_weighting,
-    **_hyperparameters(values),
-  }
+  found = {name: values[name].value for name in _OF_ONE_FIT.split()}
+  return {**found, **_hyperparameters(values)}
 
 
 def _common(values):
   """Arguments of fits that are those of a search too."""
-  return {
-    'epsilon': values.epsilon,
-    'delta': values.delta,
-    'model': values.model,
-    'target': values.target,
-    'out_of_range': values.out_of_range,
-    'accountant': values.accountant,
-    'allow_large_delta': values.allow_large_delta,
-    'seed': values.seed,
-  }
+  return {name: values[name].value for name in _COMMON.split()}
 
 
 def _how_to_go_on(partial, values, before):

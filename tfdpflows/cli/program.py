@@ -24,20 +24,8 @@ from tfdpflows.cli import (
 from tfdpflows.cli.command import Command, UsageError
 from tfdpflows.version import __version__
 
-_COMMANDS = {
-  module.COMMAND.name: module.COMMAND
-  for module in (
-    schema,
-    fit,
-    sample,
-    score,
-    export,
-    report,
-    account,
-    calibrate,
-    audit,
-  )
-}
+_MODULES = schema, fit, sample, score, export, report, account, calibrate, audit
+_COMMANDS = {module.COMMAND.name: module.COMMAND for module in _MODULES}
 
 _HELP = """\
 tfdpflows: synthetic tables and densities with differential privacy
@@ -75,8 +63,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   Returns:
     The exit code: 0, 2 for an error that the user can fix (one line on
     stderr), 130 when interrupted.
-
-  #### Example
 
   >>> from tfdpflows import cli
   >>> cli.main(['--version'])

@@ -15,20 +15,10 @@ def _define(options):
     options,
     'Folder that `tfdpflows fit` wrote; for its schema and privacy statement.',
   )
-  options.text(
-    'real',
-    f'Real rows, preferably ones that were not used for the fit: {files.ROWS}',
-    metavar='FILE',
-    repeated=True,
-    required=True,
-  )
-  options.text(
-    'synthetic',
-    'File that `tfdpflows sample` wrote, or several, likewise.',
-    metavar='FILE',
-    repeated=True,
-    required=True,
-  )
+  text = 'Real rows, preferably ones that were not used for the fit: {}'
+  files.add_rows(options, 'real', text)
+  text = 'File that `tfdpflows sample` wrote, or several, likewise.'
+  files.add_rows(options, 'synthetic', text)
   options.number(
     'max_rows',
     'Most rows of each table that are compared, by default 500,000. Of more a '

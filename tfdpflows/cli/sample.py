@@ -90,19 +90,11 @@ def _interval(schema, name, ends):
         f'--condition={name}{side}{"=" * is_closed}{text} is a range, and '
         f'{text!r} {is_no}.'
       ) from error
-  closed = {side: ends.get(side, (None, True))[1] for side in '><'}
+  above, below = (ends.get(side, (None, True))[1] for side in '><')
   if not numbers['>'] <= numbers['<']:
     raise UsageError(f'--condition: no value of {name!r} meets both ends.')
-  return pd.Interval(
-    numbers['>'],
-    numbers['<'],
-    {
-      (True, True): 'both',
-      (True, False): 'left',
-      (False, True): 'right',
-      (False, False): 'neither',
-    }[closed['>'], closed['<']],
-  )
+  closed = {True: ('left', 'both'), False: ('neither', 'right')}[above][below]
+  return pd.Interval(numbers['>'], numbers['<'], closed)
 
 
 def _check_conditions(schema, conditions, ends):

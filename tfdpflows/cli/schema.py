@@ -15,13 +15,11 @@ if TYPE_CHECKING:
 
 def _define(options):
   options.section('Data')
-  options.text(
+  files.add_rows(
+    options,
     'input',
-    f'Rows to describe: {files.ROWS} All of them are in memory: of many that '
-    'are alike give one.',
-    metavar='FILE',
-    repeated=True,
-    required=True,
+    'Rows to describe: {} All of them are in memory: of many that are alike '
+    'give one.',
   )
   options.text(
     'privacy_unit',
@@ -37,10 +35,7 @@ def _define(options):
     metavar='COLUMN',
   )
   options.text(
-    'drop',
-    'Column to leave out, likewise.',
-    repeated=True,
-    metavar='COLUMN',
+    'drop', 'Column to leave out, likewise.', repeated=True, metavar='COLUMN'
   )
   options.text(
     'identifier',

@@ -13,13 +13,8 @@ _SCORE = 'log_prob'
 def _define(options):
   options.section('Data')
   files.add_model_dir(options)
-  options.text(
-    'input',
-    "Rows to score, with the columns of the model's schema: " + files.ROWS,
-    metavar='FILE',
-    repeated=True,
-    required=True,
-  )
+  text = "Rows to score, with the columns of the model's schema: {}"
+  files.add_rows(options, 'input', text)
   files.add_out_of_range(
     options,
     'clip',

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from tfdpflows.cli.command import Options, UsageError
 
@@ -50,6 +49,26 @@ def add_steps(options: Options) -> None:
   )
 
 
+def add_delta(options: Options, more: str = '') -> None:
+  """Adds `--delta`."""
+  options.number(
+    'delta',
+    'Delta of the guarantee: the probability with which epsilon may be '
+    f'exceeded, such as 1e-5.{more}',
+  )
+
+
+def add_accountant(options: Options, last: str) -> None:
+  """Adds `--accountant`, the help of which ends with what else it takes."""
+  options.text(
+    'accountant',
+    'How epsilon is computed: pld (tight), rdp, zcdp, advanced, basic, gdp '
+    f'(asymptotic: no upper bound), {last}.',
+    default='pld',
+    metavar='NAME',
+  )
+
+
 def add_relation(options: Options) -> None:
   """Adds `--neighboring_relation`."""
   options.choice(
@@ -91,17 +110,20 @@ def check_delta(delta: float) -> float:
     raise UsageError(f'--{error}') from error
 
 
-def remarks(
-  accountant: dp_accounting.PrivacyAccountant, delta: float
-) -> tuple[str, ...]:
-  """Returns the remarks of an accountant on its epsilon."""
-  # One that a user registered may have no such method.
-  return tuple(getattr(accountant, 'remarks', lambda _: ())(delta))
+def shown(epsilon: Optional[float]) -> str:
+  """Returns epsilon, which is `None` if none is finite, rounded up."""
+  from tfdpflows.accounting.rounding import round_up_decimals
+
+  return 'inf' if epsilon is None else round_up_decimals(epsilon)
 
 
-def finite(number: float) -> Optional[float]:
-  """Returns `number` for JSON, which has no infinity: `None` instead."""
-  return number if math.isfinite(number) else None
+def answer(result: dict[str, Any]) -> str:
+  """Returns the line that states epsilon, delta and whose epsilon it is."""
+  guarantee = result['guarantee'].replace('_', ' ')
+  return (
+    f'epsilon = {shown(result["epsilon"])} at delta = {result["delta"]:g} '
+    f'({result["accountant"]}, {guarantee}; rounded up)'
+  )
 
 
 def check_one_ledger(values) -> None:

@@ -28,14 +28,8 @@ def association_matrix(
   a category; rows where a number is missing are left out of that number's
   pairs. A constant column has association 0 with every other.
 
-  Args:
-    table: DataFrame with the columns of `schema`, as `TableSchema.validate`
-      returns it.
-    schema: the `TableSchema`; string and boolean fields are categorical.
-
-  Returns:
-    DataFrame `[d, d]`, symmetric, with ones on the diagonal, rows and columns
-    in the order of the schema.
+  The table is as `TableSchema.validate` returns it. The result is symmetric,
+  `[d, d]`, with ones on the diagonal, in the order of the schema.
 
   Raises:
     ValueError: if a column of the schema is not in the table.
@@ -45,12 +39,8 @@ def association_matrix(
   fields, names = list(schema.fields), list(schema.names)
   numeric = [f for f in fields if f.is_numeric]
   codes = {f.name: _codes(table[f.name], f) for f in fields if f not in numeric}
-  values = pd.DataFrame(
-    {
-      f.name: discretization.moderate(discretization.numbers(table[f.name]))[0]
-      for f in numeric
-    }
-  )
+  of = lambda f: discretization.moderate(discretization.numbers(table[f.name]))
+  values = pd.DataFrame({f.name: of(f)[0] for f in numeric})
   matrix = pd.DataFrame(np.eye(len(names)), index=names, columns=names)
   if len(numeric):
     with warnings.catch_warnings(), np.errstate(all='ignore'):
@@ -87,15 +77,9 @@ def kendall_matrix(
   dependence is. A pair leaves out the rows where one of its values is missing.
   A constant column has tau 0 with every other.
 
-  Args:
-    table: DataFrame `[n, d]` with the columns of `schema`.
-    schema: the `TableSchema`.
-    max_rows: largest number of rows, drawn at random without replacement. With
-      20,000 a tau has a standard error of about 0.005.
-    seed: seed of that draw.
-
-  Returns:
-    DataFrame `[d, d]` in [-1, 1], symmetric, with ones on the diagonal.
+  Of more than `max_rows` as many are drawn at random. With 20,000 a tau has a
+  standard error of about 0.005. The result is symmetric, `[d, d]`, in [-1, 1],
+  with ones on the diagonal.
 
   Raises:
     ValueError: if a column of the schema is not in the table, the table has no

@@ -97,15 +97,20 @@ def category_codes(series: pd.Series, field: Field) -> np.ndarray:
   return np.where(missing, -1, codes)
 
 
+def coded(field: Field, *tables: pd.DataFrame) -> list[np.ndarray]:
+  """Returns a column of each table: numbers, or codes of categories."""
+  if field.is_numeric:
+    return [numbers(table[field.name]) for table in tables]
+  return [category_codes(table[field.name], field) for table in tables]
+
+
 def bin_edges(values: np.ndarray, max_bins: int) -> np.ndarray:
   """Cuts the real line into at most `max_bins` bins of similar mass.
 
   Cuts fall midway between neighbouring distinct values, so that a value that
   many rows have lies well inside its bin, with synthetic values near it.
-
-  Returns:
-    Increasing inner edges, float64 `[k]` with `k < max_bins`, for
-    `np.searchsorted`. Empty if there are fewer than two distinct values.
+  Returns increasing inner edges, `[k]` with `k < max_bins`, for
+  `np.searchsorted`; none if there are fewer than two distinct values.
 
   >>> bin_edges([0., 0., 0., 1., 5.], 8).tolist()
   [0.5, 3.0]
@@ -130,9 +135,7 @@ def common_bins(
   Each category and each number of an enum is a bin. Other numbers are cut by
   `bin_edges` of the real column; one that is constant has a bin as wide as that
   part of the range about its value. Missing values have the last bin.
-
-  Returns:
-    `(real_codes [n], synthetic_codes [m], num_bins)`, codes in `[0, num_bins)`.
+  Returns `(real_codes [n], synthetic_codes [m], num_bins)`.
   """
   if not field.is_numeric:
     size = len(declared_values(field))

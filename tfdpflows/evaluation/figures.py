@@ -43,6 +43,7 @@ _ON_PAGE = {
   _CLEAR: 'transparent',
 }
 _WIDTH, _HEIGHT = 270, 168
+_LABEL = {'fontsize': 11, 'color': _TEXT}
 _LETTERS = 16  # of a name, at most
 # Width of a letter of a label in pixels.
 _LETTER = 6.5
@@ -161,8 +162,8 @@ def roc_figure(claimed: np.ndarray, seen: np.ndarray, title: str) -> str:
   axes.set_xticks(np.linspace(0, 1, 5))
   axes.set_yticks(np.linspace(0, 1, 5))
   axes.tick_params(labelsize=11)
-  axes.set_xlabel('false-positive rate', color=_TEXT, fontsize=11)
-  axes.set_ylabel('true-positive rate', color=_TEXT, fontsize=11)
+  axes.set_xlabel('false-positive rate', **_LABEL)
+  axes.set_ylabel('true-positive rate', **_LABEL)
   # Not by `fill_between`, which a page draws by a name.
   under = np.concatenate([claimed, [[1.0, 0.0], [0.0, 0.0]]])
   axes.fill(*under.T, color=_EMPTY, linewidth=0)
@@ -173,7 +174,7 @@ def roc_figure(claimed: np.ndarray, seen: np.ndarray, title: str) -> str:
       axes.plot(*line.T, color=colour, linewidth=2)
       y = 0.94 - 0.08 * number
       axes.plot([1.05, 1.1], [y, y], color=colour, linewidth=2)
-      axes.text(1.13, y, name, va='center', fontsize=11, color=_TEXT)
+      axes.text(1.13, y, name, va='center', **_LABEL)
   return drawing.svg(title, 'roc')
 
 
@@ -226,8 +227,7 @@ def _bars(p, q, labels, name):
       (7, 0),
       textcoords='offset points',
       va='center_baseline',
-      fontsize=11,
-      color=_TEXT,
+      **_LABEL,
     )
   return drawing.svg(f'Shares of the categories of {name}')
 
@@ -236,14 +236,8 @@ def _histogram(real, synthetic, field, label):
   title = f'Histogram of {field.name}'
   drawing = _Drawing(_WIDTH, _HEIGHT)
   if not len(real) or not len(synthetic):
-    drawing.figure.text(
-      0.5,
-      0.5,
-      'no values in one of the tables',
-      ha='center',
-      fontsize=11,
-      color=_TEXT,
-    )
+    text = 'no values in one of the tables'
+    drawing.figure.text(0.5, 0.5, text, ha='center', **_LABEL)
     return drawing.svg(title)
   edges = _histogram_edges(np.concatenate([real, synthetic]), field)
   p, q = (
@@ -277,8 +271,7 @@ def _histogram(real, synthetic, field, label):
     f'highest bar {_percent(highest)}'
     + (', square-root scale' if power < 1 else ''),
     ha='right',
-    fontsize=11,
-    color=_TEXT,
+    **_LABEL,
   )
   return drawing.svg(title)
 
@@ -311,12 +304,7 @@ def _ticks(low, high, whole, width, label):
 
 
 class _Drawing:
-  """A figure of matplotlib in pixels, and how it becomes part of a page.
-
-  Args:
-    width: of the figure.
-    height: of the figure.
-  """
+  """A figure of matplotlib in pixels, and how it becomes part of a page."""
 
   def __init__(self, width, height):
     self._size = width, height

@@ -16,19 +16,12 @@ NUM_NEAREST = 2000
 
 @dataclasses.dataclass(frozen=True)
 class NearestRows:
-  """The result of `nearest_rows`.
+  """The result of `nearest_rows`."""
 
-  Attributes:
-    synthetic: distances of synthetic rows to the nearest real one, float64.
-    real: distances of real rows to the nearest other real one.
-    synthetic_equal: share of all synthetic rows that equal a real one.
-    real_equal: share of all real rows that equal another one.
-  """
-
-  synthetic: np.ndarray
-  real: np.ndarray
-  synthetic_equal: float
-  real_equal: float
+  synthetic: np.ndarray  # Distances to the nearest real row.
+  real: np.ndarray  # Distances to the nearest other real row.
+  synthetic_equal: float  # Share of all that equal a real row.
+  real_equal: float  # Share of all that equal another real row.
 
 
 def nearest_rows(
@@ -42,21 +35,11 @@ def nearest_rows(
   The distance is Gower's: the mean over columns of the difference of numbers as
   a share of their declared range, of 0 or 1 for categories, and of 1 where one
   of two values is missing. Distances are of at most 2,000 rows of either table;
-  which rows are equal is looked up among all.
+  which rows are equal is looked up among all. Both are as
+  `TableSchema.validate` returns them.
 
   This is no measure of privacy: a model may leak much and copy no row, and rows
   of few columns are equal by chance.
-
-  Args:
-    real: DataFrame `[n, d]` of real rows, as `TableSchema.validate` returns it.
-    synthetic: DataFrame `[m, d]` of synthetic rows.
-    schema: the `TableSchema` of both.
-    seed: of the choice of rows.
-
-  Returns:
-    A `NearestRows`.
-
-  #### Example
 
   >>> import pandas as pd
   >>> from tfdpflows.evaluation.nearest_rows import nearest_rows
@@ -92,12 +75,10 @@ def _keys(table, schema):
   """A number for each row, the same for rows at a distance of zero."""
   columns = {}
   for place, field in enumerate(schema.fields):
+    (columns[place],) = discretization.coded(field, table)
     if field.is_numeric:
       # As distances are computed, but for rounding.
-      values = discretization.numbers(table[field.name]) / _width(field)
-      columns[place] = values.round(10) + 0.0
-    else:
-      columns[place] = discretization.category_codes(table[field.name], field)
+      columns[place] = (columns[place] / _width(field)).round(10) + 0.0
   return pd.util.hash_pandas_object(
     pd.DataFrame(columns), index=False
   ).to_numpy()
@@ -112,18 +93,12 @@ def _distances(rows, others, schema):
   """Gower's distances, float64 `[len(rows), len(others)]`."""
   total = np.zeros([len(rows), len(others)])
   for field in schema.fields:
+    a, b = discretization.coded(field, rows, others)
     if field.is_numeric:
-      a, b = (
-        discretization.numbers(table[field.name]) / _width(field)
-        for table in (rows, others)
-      )
+      a, b = a / _width(field), b / _width(field)
       missing = np.isnan(a)[:, None] != np.isnan(b)
       gap = np.nan_to_num(np.abs(a[:, None] - b), nan=0.0)
       total += np.where(missing, 1.0, np.minimum(gap, 1.0))
     else:
-      a, b = (
-        discretization.category_codes(table[field.name], field)
-        for table in (rows, others)
-      )
       total += a[:, None] != b
   return total / len(schema.fields)

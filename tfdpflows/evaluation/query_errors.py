@@ -115,15 +115,7 @@ def range_query_errors(
   schema, real, synthetic = discretization.numeric(schema, real, synthetic)
   fields = list(schema.fields)
   rng = np.random.default_rng(seed)
-  columns = [
-    [
-      discretization.numbers(table[field.name])
-      if field.is_numeric
-      else discretization.category_codes(table[field.name], field)
-      for table in (real, synthetic)
-    ]
-    for field in fields
-  ]
+  columns = [discretization.coded(field, real, synthetic) for field in fields]
   errors = np.empty(num_queries)
   for query in range(num_queries):
     chosen = rng.choice(len(fields), min(order, len(fields)), replace=False)

@@ -24,10 +24,7 @@ def rare_groups(
 ) -> pd.DataFrame:
   """Compares the shares of rare categories, and of rare pairs of them.
 
-  Args:
-    real: DataFrame `[n, d]` of real rows, as `TableSchema.validate` returns it.
-    synthetic: DataFrame `[m, d]` of synthetic rows.
-    schema: the `TableSchema` of both.
+  Both tables are as `TableSchema.validate` returns them.
 
   Returns:
     DataFrame with a row for each group of at most 5 % and at least 20 of the
@@ -35,8 +32,6 @@ def rare_groups(
     `rows`, the number of real rows; `real` and `synthetic`, shares. Its
     `attrs['pairs_of']` is the number of columns whose pairs are looked at, the
     first 24, where there are more, else `None`.
-
-  #### Example
 
   >>> import pandas as pd
   >>> from tfdpflows.evaluation.rare_groups import rare_groups
@@ -53,10 +48,7 @@ def rare_groups(
     values = discretization.declared_values(field)
     if field.is_numeric or len(values) < 2:
       continue
-    codes = [
-      discretization.category_codes(table[field.name], field)
-      for table in (real, synthetic)
-    ]
+    codes = discretization.coded(field, real, synthetic)
     columns.append((field.name, values, codes))
   found = []
   for group in [(c,) for c in columns] + list(

@@ -46,11 +46,7 @@ _STATISTICS = {
   '95 %': lambda x: np.quantile(x, 0.95),
 }
 # Of several fits; of the first ones less is better.
-_LOWER = (
-  'marginal_total_variation',
-  'pair_total_variation',
-  'association_error',
-)
+_LOWER = 'marginal_total_variation', 'pair_total_variation', 'association_error'
 _COMPARED = {
   'marginal_total_variation': 'columns',
   'pair_total_variation': 'pairs',
@@ -148,31 +144,17 @@ def write_report(
   groups = rare_groups(real, synthetic, schema)
   several = []
   if others:
-    several = _several(
-      real,
-      {name: SyntheticTable(synthetic, statement), **others},
-      schema,
-      target,
-      classifiers,
-      seed,
-      progress,
-    )
-  facts = statement.to_dict() if hasattr(statement, 'to_dict') else statement
-  facts = facts if isinstance(facts, dict) else None
+    fits = {name: SyntheticTable(synthetic, statement), **others}
+    several = _several(real, fits, schema, target, classifiers, seed, progress)
+  facts = _facts(statement)
   statistics = _numbers(real, synthetic, schema)
   nearest = _nearest(real, synthetic, schema, seed)
+  share = len(real) / max(num_real or 0, len(real))
   page = rendered(
     'tfdpflows.evaluation',
     'report.html',
     verdicts=_verdicts(
-      facts,
-      columns,
-      statistics,
-      comparison,
-      scores,
-      groups,
-      nearest,
-      share=len(real) / max(num_real or 0, len(real)),
+      facts, columns, statistics, comparison, scores, groups, nearest, share
     ),
     plain_privacy=verdict.plain_privacy(facts, sum(clipped.values())),
     groups=_listed(groups),
@@ -194,7 +176,7 @@ def write_report(
       if of is not None and of > len(table)
     ],
     summary=comparison.summary(),
-    claim=_claim(statement),
+    claim=_claim(facts),
     statement=_statement_text(statement),
     columns=columns,
     numbers=statistics,
@@ -212,11 +194,15 @@ def _validated(table, schema, name, out_of_range):
     raise ValueError(f'The {name} table: {error}') from error
 
 
+def _facts(statement):
+  """Returns a statement as a `dict`, `None` for a text."""
+  facts = statement.to_dict() if hasattr(statement, 'to_dict') else statement
+  return facts if isinstance(facts, dict) else None
+
+
 def _claim(statement):
-  """Returns what a statement claims, in short; `None` if it states nothing."""
-  if hasattr(statement, 'to_dict'):
-    statement = statement.to_dict()
-  if not isinstance(statement, dict):
+  """Returns what a `dict` claims, in short; `None` if it states nothing."""
+  if statement is None:
     return None
   epsilon, delta = statement.get('epsilon'), statement.get('delta')
   if not all(isinstance(value, (int, float)) for value in (epsilon, delta)):
@@ -343,7 +329,7 @@ def _several(real, fits, schema, target, classifiers, seed, progress):
   return [
     {
       'name': name,
-      'claim': _claim(fits[name].statement),
+      'claim': _claim(_facts(fits[name].statement)),
       'numbers': [
         (label, row[column], row[column] == best[column])
         for column, label in _COMPARED.items()
@@ -497,20 +483,13 @@ def _mean_scores(
   halves = np.empty(len(real), int)
   halves[order] = np.arange(len(real)) % 2
   fits = {}
-  scored = [
-    model_scores.score(
-      real[halves == half],
-      synthetic,
-      schema,
-      target,
-      real_train=real[halves != half],
-      classifiers=classifiers,
-      seed=seed,
-      fits=fits,
-      progress=progress,
+  scored = []
+  for half in (0, 1):
+    given = real[halves == half], synthetic, schema, target
+    given += real[halves != half], classifiers
+    scored.append(
+      model_scores.score(*given, seed=seed, fits=fits, progress=progress)
     )
-    for half in (0, 1)
-  ]
   mean = (scored[0] + scored[1]) / 2
   mean.attrs.update(scored[0].attrs)
   return mean

@@ -24,11 +24,7 @@ _LARGE, _LARGE_TRAIN = 2500, 5000
 # where they stand among others, trees take no larger ones.
 _MOST_FLOAT32, _MOST = 1e18, 1e30
 _METRICS = ('macro_f1', 'auroc', 'average_precision')
-QUICK_CLASSIFIERS = (
-  'logistic regression',
-  'random forest',
-  'gradient boosting',
-)
+QUICK_CLASSIFIERS = 'logistic regression', 'random forest', 'gradient boosting'
 ALL_CLASSIFIERS = (
   *QUICK_CLASSIFIERS,
   'decision tree',
@@ -105,18 +101,8 @@ def train_on_synthetic(
   >>> scores.round(2).to_dict('index')['decision tree']['auroc']
   1.0
   """
-  return score(
-    real_holdout,
-    synthetic,
-    schema,
-    target,
-    real_train=real_train,
-    classifiers=classifiers,
-    max_train=max_train,
-    max_test=max_test,
-    seed=seed,
-    fits={},
-  )
+  given = real_holdout, synthetic, schema, target, real_train, classifiers
+  return score(*given, max_train, max_test, seed=seed, fits={})
 
 
 def score(
@@ -124,11 +110,11 @@ def score(
   synthetic: pd.DataFrame,
   schema: TableSchema,
   target: str,
-  *,
   real_train: pd.DataFrame | None,
   classifiers: str | Sequence[str],
   max_train: int = MAX_TRAIN,
   max_test: int = 20_000,
+  *,
   seed: int,
   fits: dict,
   progress: bool = False,

@@ -5,6 +5,7 @@ The borders between answers are conventions of this page, written beside each.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -33,19 +34,12 @@ _IN_A_SENTENCE = {'one row of the table': 'a row'}
 
 
 class Verdict(NamedTuple):
-  """The answer to one question.
+  """The answer to one question."""
 
-  Attributes:
-    question: for instance 'Pairs'.
-    level: 'good', 'fair', 'poor' or 'none'.
-    answer: one sentence with the number that it rests on.
-    meaning: what to make of it.
-  """
-
-  question: str
-  level: str
-  answer: str
-  meaning: str
+  question: str  # For instance 'Pairs'.
+  level: str  # 'good', 'fair', 'poor' or 'none'.
+  answer: str  # One sentence with the number that it rests on.
+  meaning: str  # What to make of it.
 
 
 def mean_or_std_is_off(real: np.ndarray, synthetic: np.ndarray) -> bool:
@@ -54,11 +48,7 @@ def mean_or_std_is_off(real: np.ndarray, synthetic: np.ndarray) -> bool:
   The mean may be off by a tenth of the real standard deviation, the standard
   deviation by a factor of 1.25, and each by three standard errors. A column
   that is constant in one table alone is off where so many other values would
-  hardly be missing in it by chance.
-
-  Args:
-    real: finite numbers `[n]`.
-    synthetic: the same, `[m]`.
+  hardly be missing in it by chance. All numbers are finite.
 
   >>> x = np.linspace(0., 1., 1000)
   >>> mean_or_std_is_off(x, x + .1), mean_or_std_is_off(x, x + .01)
@@ -98,10 +88,8 @@ def column_verdict(
 ) -> Verdict:
   """Judges single columns by those that are farther off than chance explains.
 
-  Args:
-    far: names of columns whose shares are, the worst first.
-    num_columns: of the table.
-    moved: names of columns with another mean or standard deviation.
+  `far` are names of columns whose shares are, the worst first, `moved` of those
+  with another mean or standard deviation.
 
   >>> column_verdict(['age'], 10).level, column_verdict(['age'], 10, 'bc').level
   ('fair', 'poor')
@@ -115,13 +103,13 @@ def column_verdict(
       f'{shares}.',
       'Counts and means of one column can be used as they are.',
     )
-  level = 'fair' if len(off) <= num_columns / 5 else 'poor'
+  judged = functools.partial(
+    Verdict, 'Columns', 'fair' if len(off) <= num_columns / 5 else 'poor'
+  )
   have = f'{"has" if len(moved) == 1 else "have"} another mean or standard '
   have += f'deviation: {_listed(moved)}.'
   if not far:
-    return Verdict(
-      'Columns',
-      level,
+    return judged(
       f'{shares}; {len(moved)} {have}',
       'Counts can be used as they are. A few values far out, which noise puts '
       'into wide ranges, move a mean: look at it below before you use it.',
@@ -130,9 +118,7 @@ def column_verdict(
   answer += f'{_listed(far)}.'
   if len(off) > len(far):
     answer += f' {len(moved)} {have}'
-  return Verdict(
-    'Columns', level, answer, 'Look at these columns below before you use them.'
-  )
+  return judged(answer, 'Look at these columns below before you use them.')
 
 
 def pairs_that_are_off(comparison: Comparison) -> list[tuple[str, str]]:
@@ -203,20 +189,17 @@ def target_verdict(target: str, auroc: float, real: float) -> Verdict:
     'good' if kept >= 0.95 else 'fair' if kept >= 0.8 else 'poor',
     f'AUROC {auroc:.3f} where real rows give {real:.3f}: {min(kept, 1):.0%} of '
     'what they have above guessing.',
-    {
-      True: 'Models may be developed on the synthetic rows.',
-      False: 'Models may be tried out on the synthetic rows, and need real '
-      'rows in the end.',
-    }[kept >= 0.95],
+    'Models may be developed on the synthetic rows.'
+    if kept >= 0.95
+    else 'Models may be tried out on the synthetic rows, and need real rows in '
+    'the end.',
   )
 
 
 def copies_verdict(synthetic: float, real: float) -> Verdict | None:
   """Judges how many synthetic rows are real ones; `None` where chance may be.
 
-  Args:
-    synthetic: share of synthetic rows that equal a real one.
-    real: share of real rows that equal another real one.
+  By the shares of synthetic and of real rows that equal another real one.
 
   >>> copies_verdict(1., .1).level, copies_verdict(.3, .1)
   ('poor', None)
@@ -267,49 +250,39 @@ def privacy_verdict(statement: dict[str, Any] | None) -> Verdict:
   >>> privacy_verdict({'epsilon': 1.0, 'delta': 1e-5}).level
   'good'
   """
-  question = 'Privacy'
+  poor = functools.partial(Verdict, 'Privacy', 'poor')
   epsilon = (statement or {}).get('epsilon')
   if not isinstance(epsilon, (int, float)) or not math.isfinite(epsilon):
-    return Verdict(
-      question,
-      'poor',
+    return poor(
       'No finite epsilon is claimed.',
       'Treat the synthetic table like the real one.',
     )
   delta = statement.get('delta')
   proven = statement.get('guarantee', 'upper_bound') == 'upper_bound'
   text = f'ε {"≤" if proven else "≈"} {_up(epsilon)}'
-  if isinstance(delta, (int, float)):
+  has_delta = isinstance(delta, (int, float))
+  if has_delta:
     text += f' at δ = {delta:g}'
   if not proven:
     text += f', {statement["guarantee"]}: no proven bound'
   if statement.get('seeded'):
-    return Verdict(
-      question,
-      'poor',
+    return poor(
       f'{text}, but the noise came from a seed.',
       'Whoever knows the seed can remove the noise: fit again without one.',
     )
   if not proven:
-    return Verdict(
-      question,
-      'poor',
-      f'{text}.',
-      'Compute epsilon with an accountant that is an upper bound.',
+    return poor(
+      f'{text}.', 'Compute epsilon with an accountant that is an upper bound.'
     )
   rows = statement.get('num_examples')
   rows = rows if isinstance(rows, (int, float)) else 0
-  if isinstance(delta, (int, float)) and delta * rows >= 1:
-    return Verdict(
-      question,
-      'poor',
+  if has_delta and delta * rows >= 1:
+    return poor(
       f'{text}; δ is as large as one over the {rows:,} rows.',
       'Publishing one row in full is as private as that: choose a smaller δ.',
     )
-  if isinstance(delta, (int, float)) and delta >= _LARGE_DELTA:
-    return Verdict(
-      question,
-      'poor',
+  if has_delta and delta >= _LARGE_DELTA:
+    return poor(
       f'{text}.',
       f'With a probability of {delta:g} everything may be published: choose a '
       'smaller δ.',
@@ -322,7 +295,7 @@ def privacy_verdict(statement: dict[str, Any] | None) -> Verdict:
     level, meaning = 'fair', 'A guarantee in common use, and no strong one.'
   else:
     level, meaning = 'poor', 'A guarantee that excludes little.'
-  return Verdict(question, level, f'{text}.', meaning)
+  return Verdict('Privacy', level, f'{text}.', meaning)
 
 
 def plain_privacy(
@@ -330,9 +303,7 @@ def plain_privacy(
 ) -> list[tuple[str, str]]:
   """Returns what a statement means for people, as pairs of topic and text.
 
-  Args:
-    statement: `PrivacyStatement.to_dict()`, or `None`.
-    clipped: how many real values the schema does not allow.
+  The schema does not allow `clipped` of the real values.
   """
   if not statement or not isinstance(statement.get('epsilon'), (int, float)):
     return []
@@ -341,53 +312,38 @@ def plain_privacy(
   mechanisms = statement.get('mechanisms') or ()
   labels = {m.get('label') for m in mechanisms if isinstance(m, dict)}
   delta = statement.get('delta', 0)
-  found = []
+  found = {}
   if math.isfinite(epsilon) and isinstance(delta, (int, float)):
-    found.append(
-      (
-        'One person',
-        f'Whether {_IN_A_SENTENCE.get(unit, unit)} had a part in it or not '
-        'changes the odds of whatever anybody concludes from the synthetic '
-        f'rows by a factor of {_factor(epsilon)} at most, but for a '
-        f'probability of {delta:g}.{_limits(statement)}',
-      )
+    found['One person'] = (
+      f'Whether {_IN_A_SENTENCE.get(unit, unit)} had a part in it or not '
+      'changes the odds of whatever anybody concludes from the synthetic rows '
+      f'by a factor of {_factor(epsilon)} at most, but for a probability of '
+      f'{delta:g}.{_limits(statement)}'
     )
-  found.append(
-    (
-      'Several rows of a person',
-      'The guarantee is for one row. Whoever has k rows is protected about k '
-      'times less; use a privacy unit where people have several.'
-      if unit in _IN_A_SENTENCE
-      else f'The guarantee is for {unit}, however many rows that is.',
-    )
+  found['Several rows of a person'] = (
+    'The guarantee is for one row. Whoever has k rows is protected about k '
+    'times less; use a privacy unit where people have several.'
+    if unit in _IN_A_SENTENCE
+    else f'The guarantee is for {unit}, however many rows that is.'
   )
-  found.append(
-    (
-      'Ranges and categories',
-      'Some were found in the rows; that is paid for within epsilon.'
-      if 'bounds' in labels
-      else 'They count as public: whoever wrote the schema must not have read '
-      'them off the rows.',
-    )
+  found['Ranges and categories'] = (
+    'Some were found in the rows; that is paid for within epsilon.'
+    if 'bounds' in labels
+    else 'They count as public: whoever wrote the schema must not have read '
+    'them off the rows.'
   )
-  found.append(
-    (
-      'Values outside of them',
-      f'{clipped:,} values of the real table compared here are outside; a fit '
-      'moves such values to the nearest bound or takes them for missing.'
-      if clipped
-      else 'None in the real table compared here.',
-    )
+  found['Values outside of them'] = (
+    f'{clipped:,} values of the real table compared here are outside; a fit '
+    'moves such values to the nearest bound or takes them for missing.'
+    if clipped
+    else 'None in the real table compared here.'
   )
-  found.append(
-    (
-      'Who may have what',
-      'The synthetic rows and the model may be given to anybody whom this '
-      'epsilon is meant for. This report, logs and unfinished work may not: '
-      'keep them with the real rows.',
-    )
+  found['Who may have what'] = (
+    'The synthetic rows and the model may be given to anybody whom this '
+    'epsilon is meant for. This report, logs and unfinished work may not: keep '
+    'them with the real rows.'
   )
-  return found
+  return list(found.items())
 
 
 def _limits(statement):

@@ -12,7 +12,7 @@ rows on. Each tensor is
 - unknown: an operation without a rule got rows.
 
 `axis_values` has what is known of a tensor, `axis_rules` the rules of
-operations, `axis_lists` those of lists of tensors. Here are those of functions,
+operations, `axis_turns` those of lists of tensors. Here are those of functions,
 branches and loops. A loop over rows, as `tf.map_fn` makes it, is followed too:
 what a turn computes from the row with its number is that row's, see
 `axis_turns`.
@@ -56,7 +56,6 @@ from tensorflow.python.framework import op_def_registry
 
 from tfdpflows.independence import (
   axis_draws,
-  axis_lists,
   axis_rules,
   axis_turns,
   axis_values,
@@ -78,6 +77,8 @@ from tfdpflows.independence.axis_values import (
   JoinedError,
   UnruledError,
   Value,
+  joined_if,
+  unruled_if,
 )
 from tfdpflows.independence.shape_arithmetic import ROWS, Numbers
 
@@ -97,15 +98,10 @@ _DRAWN = '', axis_values.SOME, axis_values.ALL
 
 
 class Result(NamedTuple):
-  """What a graph does with rows.
+  """What a graph does with rows."""
 
-  Attributes:
-    joined: where rows meet in what was asked for, a `Finding` for each.
-    unknown: operations that got rows and have no rule.
-  """
-
-  joined: tuple[Finding, ...]
-  unknown: tuple[Finding, ...]
+  joined: tuple[Finding, ...]  # Where rows meet in what was asked for.
+  unknown: tuple[Finding, ...]  # Operations that got rows and have no rule.
 
   @property
   def apart(self) -> bool:
@@ -184,11 +180,11 @@ class _Graph:
     for i, tensor in enumerate(flat[:count]):
       shape = tensor.shape.as_list() if tensor.shape.rank is not None else None
       if i not in rows:
-        known[tensor.op.name] = [Value(PUBLIC, _filled_shape(shape, _LENGTH))]
+        known[tensor.op.name] = [Value(PUBLIC, _filled_shape(shape))]
       elif shape is None or not shape or shape[0] is not None:
         raise ValueError('Rows must be traced for any number of them.')
       else:
-        whole = ROWS, *_filled_shape(shape[1:], _LENGTH)
+        whole = ROWS, *_filled_shape(shape[1:])
         known[tensor.op.name] = [Value(APART, whole)]
     for outer, inner in traced.graph.captures:
       known[inner.op.name] = [_captured(outer, inner)]
@@ -267,10 +263,10 @@ def _may_read(op, place, inputs):
   return True
 
 
-def _filled_shape(shape, length):
+def _filled_shape(shape):
   if shape is None:
     return None
-  return tuple(length if n is None else n for n in shape)
+  return tuple(_LENGTH if n is None else n for n in shape)
 
 
 def _captured(outer, inner):
@@ -294,11 +290,7 @@ def _captured(outer, inner):
 class _Scope:
   """The nodes of one call of a function, or of the whole graph.
 
-  Args:
-    graph: the `_Graph`.
-    nodes: its `NodeDef`s.
-    known: values of its arguments.
-    path: of the call.
+  `known` are the values of its arguments, by their names.
   """
 
   def __init__(self, graph, nodes, known, path=''):
@@ -352,9 +344,8 @@ class _Scope:
     except UnruledError:
       kind, why = UNKNOWN, 'has no rule for how it is used here'
     finding = Finding(node.op, self._path + node.name, why)
-    return [Value(kind, finding=finding)] * max(
-      1, shape_arithmetic.count_outputs(node)
-    )
+    count = shape_arithmetic.count_outputs(node)
+    return [Value(kind, finding=finding)] * count
 
   def _apply(self, node, inputs):
     op = node.op
@@ -376,26 +367,22 @@ class _Scope:
     for kind in (JOINED, UNKNOWN):
       for value in inputs:
         if value.kind == kind:
-          return [value._replace(tag=None)] * max(
-            1, shape_arithmetic.count_outputs(node)
-          )
-    if not all(_may_read(op, i, inputs) for i in range(len(inputs))):
-      raise UnruledError
+          count = shape_arithmetic.count_outputs(node)
+          return [value._replace(tag=None)] * count
+    unruled_if(not all(_may_read(op, i, inputs) for i in range(len(inputs))))
     if op.startswith('TensorList') or op == 'EmptyTensorList':
-      return axis_lists.apply(node, inputs)
+      return axis_turns.of_list(node, inputs)
     if any(v.kind == LIST for v in inputs):
-      return [axis_lists.plain(op, inputs)]
-    if graph_scan.may_keep(op):
-      raise UnruledError
+      return [axis_turns.plain_list(op, inputs)]
+    unruled_if(graph_scan.may_keep(op))
     self._graph.draws.add(node, inputs, self._path + node.name)
     if any(v.kind == TURN for v in inputs):
-      return self._in_turn(node, inputs)
+      unruled_if(shape_arithmetic.functions_of(node))
+      return axis_turns.alone(node, inputs)
     if op in ('ReadVariableOp', 'ResourceGather', 'ResourceGatherNd'):
       dtype = tf.as_dtype(node.attr['dtype'].type)
-      if self._graph.may_change(inputs[0], dtype):
-        raise UnruledError
-    if op.startswith('LookupTable') and self._graph.writes_tables:
-      raise UnruledError
+      unruled_if(self._graph.may_change(inputs[0], dtype))
+    unruled_if(op.startswith('LookupTable') and self._graph.writes_tables)
     if op == 'ReadVariableOp' and inputs[0].tag is not None:
       return [Value(PUBLIC, inputs[0].tag[1])]
     if op in ('Shape', 'ShapeN', 'Size', 'Rank'):
@@ -430,10 +417,7 @@ class _Scope:
       v.kind in (PUBLIC, SIZED) for v in inputs
     ):
       # The state moves by how much is drawn.
-      return [
-        Value(PUBLIC, (3,), drawn=axis_values.ALL, tag=axis_values.STATE)
-        for _ in range(shape_arithmetic.count_outputs(node))
-      ]
+      return [Value(PUBLIC, (3,), drawn=axis_values.ALL, tag=axis_values.STATE)]
     if op in axis_rules.PLACED and any(v.kind == PLACE for v in inputs):
       call = Call(node, inputs, self._shapes(node, inputs))
       return [axis_rules.PLACED[op](call)]
@@ -447,8 +431,7 @@ class _Scope:
     if any(v.kind == SIZED and i not in shaped for i, v in enumerate(inputs)):
       raise JoinedError(axis_values.SIZE)
     if all(v.kind == PUBLIC for v in inputs):
-      if op == 'Placeholder' or shape_arithmetic.functions_of(node):
-        raise UnruledError
+      unruled_if(op == 'Placeholder' or shape_arithmetic.functions_of(node))
       drawn = axis_rules.drawn_by(op, inputs)
       shapes = self._shapes(node, inputs)
       found = [Value(PUBLIC, s, drawn=drawn) for s in shapes]
@@ -458,22 +441,12 @@ class _Scope:
     if any(v.kind == PLACE for v in inputs) and not _keeps_place(node):
       raise JoinedError(axis_values.PLACES)
     rule = axis_rules.RULES.get(op)
-    if rule is None:
-      raise UnruledError
+    unruled_if(rule is None)
     return rule(Call(node, inputs, self._shapes(node, inputs)))
-
-  def _in_turn(self, node, inputs):
-    """Any operation on one row alone gives what is of this row."""
-    if shape_arithmetic.functions_of(node):
-      raise UnruledError
-    return [axis_turns.of_turn(inputs)] * max(
-      1, shape_arithmetic.count_outputs(node)
-    )
 
   def _call(self, name, inputs, path):
     function = self._graph.functions.get(name)
-    if function is None:
-      raise UnruledError
+    unruled_if(function is None)
     arguments = [a.name for a in function.signature.input_arg]
     known = {a: [v] for a, v in zip(arguments, inputs)}
     scope = _Scope(
@@ -674,8 +647,7 @@ class _Scope:
     if key not in self._graph.shapes:
       self._graph.shapes[key] = _inferred(plain, inputs)
     found = self._graph.shapes[key]
-    if found is None:
-      raise JoinedError('works for some numbers of rows only')
+    joined_if(found is None, 'works for some numbers of rows only')
     return found
 
 

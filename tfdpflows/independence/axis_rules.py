@@ -40,13 +40,11 @@ from tfdpflows.independence.axis_values import (
   even_apart,
   filled,
   has_rows,
+  joined_if,
   settled,
+  unruled_if,
 )
-from tfdpflows.independence.shape_arithmetic import (
-  ROWS,
-  Numbers,
-  attr_value,
-)
+from tfdpflows.independence.shape_arithmetic import ROWS, Numbers, attr_value
 
 # They hold any place in a row.
 _WIDE = (tf.int32, tf.int64)
@@ -59,17 +57,11 @@ _KNOWN = (
 
 
 class Call(NamedTuple):
-  """One operation with its inputs.
+  """One operation with its inputs."""
 
-  Attributes:
-    node: a `NodeDef`.
-    inputs: a `Value` for each input.
-    shapes: a shape for each output, `None` where not known.
-  """
-
-  node: Any
+  node: Any  # A `NodeDef`.
   inputs: Sequence[Value]
-  shapes: Sequence[Optional[tuple[int, ...]]]
+  shapes: Sequence[Optional[tuple[int, ...]]]  # Of the outputs.
 
   def attr(self, name: str, default: Any = None) -> Any:
     if name not in self.node.attr:
@@ -78,22 +70,19 @@ class Call(NamedTuple):
 
   def numbers(self, place: int) -> Numbers:
     found = self.inputs[place].numbers
-    if found is None:
-      raise UnruledError
+    unruled_if(found is None)
     return found
 
   def fixed(self, place: int) -> list[int]:
     """Returns numbers that must not depend on the number of rows."""
     found = self.numbers(place)
-    if found.sized:
-      raise JoinedError(SIZE)
+    joined_if(found.sized, SIZE)
     return found.list()
 
   def shape(self, place: int = 0) -> tuple[int, ...]:
     """Returns the shape of an output."""
     found = self.shapes[place]
-    if found is None:
-      raise UnruledError
+    unruled_if(found is None)
     return found
 
 
@@ -105,18 +94,14 @@ def _drawn(shape):
 def _common(values, rank, left=()):
   """Returns the layout that values of rows share, aligned from the right.
 
-  Args:
-    values: those to be aligned.
-    rank: of the result.
-    left: those of these that are aligned from the left.
+  The rank is that of the result; those on the `left` are aligned from the left.
   """
   layout = None
   for v in values:
     if v.of_rows:
       shift = 0 if v in left else rank - len(v.shape)
       own = v.axis + shift, v.outer, v.inner
-      if layout is not None and own != layout:
-        raise JoinedError(TOGETHER)
+      joined_if(layout is not None and own != layout)
       layout = own
   for v in values:
     if v.kind == EVEN:
@@ -135,7 +120,7 @@ def _elementwise(call):
   layout = _common(call.inputs, len(shape))
   values = [v for v in call.inputs if v.kind != PUBLIC]
   single = all(
-    math.prod(v.shape) == 1 if v.shape is not None else False
+    v.shape is not None and math.prod(v.shape) == 1
     for v in call.inputs
     if v.kind == PUBLIC
   )
@@ -147,22 +132,18 @@ def _elementwise(call):
 def _select(call):
   condition = call.inputs[0]
   shape = call.shape()
-  if condition.shape is None:
-    raise UnruledError
+  unruled_if(condition.shape is None)
   left = ()
   if len(condition.shape) == 1 and len(shape) > 1:
     left = (condition,)
-  if condition.kind == PUBLIC and left:
-    raise UnruledError
+  unruled_if(condition.kind == PUBLIC and left)
   layout = _common(call.inputs, len(shape), left)
   return [apart(shape, *layout)]
 
 
 def _same(call):
   """Gives the elements of its first input in their order."""
-  (value, *rest) = call.inputs
-  if any(v.kind not in (PUBLIC, SIZED) for v in rest):
-    raise UnruledError
+  value = call.inputs[0]
   if 'String' in call.node.op or 'Base64' in call.node.op:
     value = value._replace(tag=None)  # Of a hash nothing is known.
   if value.kind == EVEN:
@@ -172,13 +153,11 @@ def _same(call):
 
 def _reshaped(value, shape):
   """Returns a value in another shape, of the same elements in this order."""
-  if shape is None:
-    raise UnruledError
+  unruled_if(shape is None)
   before = math.prod(value.shape[: value.axis]) * value.outer
   after = value.inner * math.prod(value.shape[value.axis + 1 :])
   axes = [i for i, n in enumerate(shape) if n and n % ROWS == 0]
-  if len(axes) != 1:
-    raise JoinedError('puts parts of rows together in a new shape')
+  joined_if(len(axes) != 1, 'puts parts of rows together in a new shape')
   (axis,) = axes
   first, last = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
   if not (first and last and before % first == 0 and after % last == 0):
@@ -186,8 +165,7 @@ def _reshaped(value, shape):
   outer, inner = before // first, after // last
   if shape[axis] != outer * ROWS * inner:
     raise JoinedError('puts parts of rows together in a new shape')
-  if value.tag == 'first' and tuple(shape) != value.shape:
-    raise JoinedError(PLACES)
+  joined_if(value.tag == 'first' and tuple(shape) != value.shape, PLACES)
   return apart(shape, axis, outer, inner, value.kind, value.tag)
 
 
@@ -195,13 +173,12 @@ def _reshape(call):
   numbers = call.numbers(1)
   for i, (one, size) in enumerate(zip(numbers.list(), call.shape())):
     expected = [-1] if one == -1 else [size]
-    if not numbers[i : i + 1].scales_as(expected):
-      raise JoinedError(SIZE)
-  return _same(call._replace(inputs=call.inputs[:1]))
+    joined_if(not numbers[i : i + 1].scales_as(expected), SIZE)
+  return _same(call)
 
 
 def _cast(call):
-  found = _same(call._replace(inputs=call.inputs[:1]))
+  found = _same(call)
   if call.node.op == 'Squeeze' and not call.attr('squeeze_dims'):
     raise JoinedError(
       'drops all axes of size 1, and so that of the rows in a batch of one row '
@@ -213,36 +190,26 @@ def _cast(call):
 
 
 def _bitcast(call):
-  if call.shape() != call.inputs[0].shape:
-    raise UnruledError
+  unruled_if(call.shape() != call.inputs[0].shape)
   return _cast(call)
-
-
-def _each(call):
-  """Gives each input as it is."""
-  return list(call.inputs)
 
 
 def _public_rest(call, first=1):
   """Raises unless inputs from some place on are of no row."""
-  if any(v.kind != PUBLIC for v in call.inputs[first:]):
-    raise JoinedError(TOGETHER)
+  joined_if(any(v.kind != PUBLIC for v in call.inputs[first:]))
 
 
 def _axes(numbers, rank):
-  if any(not -rank <= n < rank for n in numbers):
-    raise UnruledError
+  unruled_if(any(not -rank <= n < rank for n in numbers))
   return {n % rank for n in numbers}
 
 
 def _reduce(call):
   value = even_apart(call.inputs[0])
-  if not value.of_rows or call.inputs[1].kind not in (PUBLIC, SIZED):
-    raise JoinedError(TOGETHER)
+  joined_if(not value.of_rows or call.inputs[1].kind not in (PUBLIC, SIZED))
   rank = len(value.shape)
   axes = _axes(call.fixed(1), rank)
-  if value.axis in axes:
-    raise JoinedError(TOGETHER)
+  joined_if(value.axis in axes)
   tag = None
   if call.node.op.startswith('Arg'):
     (axis,) = axes
@@ -256,15 +223,14 @@ def _reduce(call):
   ]
 
 
-def _along(axes_of):
+def _along(axes_of, why=TOGETHER):
   """Returns the rule of what computes along some axes, which it keeps."""
 
   def rule(call):
     value = even_apart(call.inputs[0])
     _public_rest(call)
     axes = _axes(axes_of(call), len(value.shape))
-    if value.axis in axes:
-      raise JoinedError(TOGETHER)
+    joined_if(value.axis in axes, why)
     return [apart(s, *value.layout) for s in call.shapes]
 
   return rule
@@ -282,8 +248,7 @@ def _top(call):
 
 
 def _einsum(call):
-  equation = call.attr('equation').decode()
-  return _contracted(call, equation)
+  return _contracted(call, call.attr('equation').decode())
 
 
 def _contracted(call, equation):
@@ -292,8 +257,7 @@ def _contracted(call, equation):
   labels = []
   ranks = []
   for term, v in zip(terms, call.inputs):
-    if v.shape is None:
-      raise UnruledError
+    unruled_if(v.shape is None)
     ranks.append(len(v.shape) - len(term.replace('...', '')))
   extra = max([r for r, t in zip(ranks, terms) if '...' in t], default=0)
   # Labels of the ellipsis, from the left; broadcast from the right.
@@ -309,14 +273,11 @@ def _contracted(call, equation):
     v = even_apart(v)
     if v.of_rows:
       label = own[v.axis]
-      if own.count(label) > 1 or label not in result:
-        raise JoinedError(TOGETHER)
-      if layout not in (None, (label, v.outer, v.inner)):
-        raise JoinedError(TOGETHER)
+      joined_if(own.count(label) > 1 or label not in result)
+      joined_if(layout not in (None, (label, v.outer, v.inner)))
       layout = label, v.outer, v.inner
   label, outer, inner = layout
-  if result.count(label) > 1:
-    raise JoinedError(TOGETHER)
+  joined_if(result.count(label) > 1)
   for v, own in zip(call.inputs, labels):
     # What is of no row meets rows as one number, broadcast.
     if v.kind == PUBLIC and label in own and v.shape[own.index(label)] != 1:
@@ -340,8 +301,7 @@ def _transpose(call):
     return [settled(Value(EVEN, call.shape()))]
   rank = len(value.shape)
   order = [n % rank for n in order]
-  if sorted(order) != list(range(rank)):
-    raise UnruledError
+  unruled_if(sorted(order) != list(range(rank)))
   axis = order.index(value.axis)
   return [apart(call.shape(), axis, value.outer, value.inner)]
 
@@ -351,8 +311,7 @@ def _concat(call):
     at, *values = call.inputs
   else:
     *values, at = call.inputs
-  if at.numbers is None or at.numbers.sized:
-    raise UnruledError
+  unruled_if(at.numbers is None or at.numbers.sized)
   shape = call.shape()
   axis = at.numbers.list()[0] % len(shape)
   if all(v.kind == EVEN for v in values):
@@ -361,14 +320,11 @@ def _concat(call):
   if layout[0] != axis:
     return [_columns(apart(shape, *layout), values, axis)]
   values = [even_apart(v) for v in values]
-  if not all(v.of_rows for v in values):
-    raise JoinedError(TOGETHER)
+  joined_if(not all(v.of_rows for v in values))
   # Whole batches, one after the other.
   inner = values[0].inner
-  if any(v.inner != inner for v in values):
-    raise JoinedError(TOGETHER)
-  if any(v.kind == PLACE for v in values):
-    raise JoinedError(PLACES)
+  joined_if(any(v.inner != inner for v in values))
+  joined_if(any(v.kind == PLACE for v in values), PLACES)
   return [apart(shape, axis, sum(v.outer for v in values), inner)]
 
 
@@ -381,8 +337,7 @@ def _columns(found, values, axis):
   last = axis == len(found.shape) - 1
   if not last or first.kind != PLACE or first.tag is not None or size != 1:
     raise JoinedError(PLACES)
-  if any(v.kind == PLACE for v in values[1:]):
-    raise JoinedError(PLACES)
+  joined_if(any(v.kind == PLACE for v in values[1:]), PLACES)
   return found._replace(kind=PLACE, tag='first')
 
 
@@ -401,8 +356,7 @@ def _pack(call):
 def _unpack(call):
   value = even_apart(call.inputs[0])
   axis = call.attr('axis', 0) % len(value.shape)
-  if axis == value.axis:
-    raise JoinedError('takes single rows out of the batch')
+  joined_if(axis == value.axis, 'takes single rows out of the batch')
   place = value.axis - (axis < value.axis)
   return [apart(s, place, value.outer, value.inner) for s in call.shapes]
 
@@ -434,30 +388,21 @@ def _pad(call):
 def _slice(call):
   value = even_apart(call.inputs[0])
   begin, size = call.numbers(1), call.numbers(2)
-  if not value.of_rows:
-    raise JoinedError(TOGETHER)
+  joined_if(not value.of_rows)
   rank = len(value.shape)
   rest = [i for i in range(rank) if i != value.axis]
   a = value.axis
   whole = any(size[a : a + 1].scales_as([n]) for n in (-1, value.shape[a]))
-  if not _are(begin, a, 0) or not whole:
-    raise JoinedError('takes some rows of the batch')
-  if begin[rest].sized or size[rest].sized:
-    raise JoinedError(SIZE)
+  joined_if(not _are(begin, a, 0) or not whole, 'takes some rows of the batch')
+  joined_if(begin[rest].sized or size[rest].sized, SIZE)
   return [apart(call.shape(), *value.layout)]
 
 
 def _parsed(call, rank, first):
-  """Returns where axes of a strided slice come from.
+  """Returns of each axis of a strided slice whether it is whole, and its place.
 
-  Args:
-    call: the operation.
-    rank: of what is sliced.
-    first: the input with the begins; ends and strides follow.
-
-  Returns:
-    For each axis that is sliced whether it is whole, and its axis in the
-    result or `None`.
+  That is its axis in the result, or `None`. The input `first` has the begins;
+  ends and strides follow.
   """
   begin, end, stride = (call.inputs[first + i].numbers for i in range(3))
   masks = {
@@ -466,18 +411,15 @@ def _parsed(call, rank, first):
   }
   has = lambda name, i: bool(masks[name] >> i & 1)
   known = [x for x in (begin, end, stride) if x is not None]
-  if not known:
-    raise UnruledError
+  unruled_if(not known)
   count = len(known[0].one)
   news = sum(
     has('new_axis', i) and not has('ellipsis', i) for i in range(count)
   )
   dots = [i for i in range(count) if has('ellipsis', i)]
-  if len(dots) > 1:
-    raise UnruledError
+  unruled_if(len(dots) > 1)
   given = count - news - len(dots)
-  if given > rank:
-    raise UnruledError
+  unruled_if(given > rank)
   found, place = [], 0
   for i in range(count):
     if has('ellipsis', i):
@@ -519,36 +461,28 @@ def _strided_slice(call):
   if any(v.kind not in (PUBLIC, SIZED) for v in call.inputs[1:]):
     # An index computed from rows, on another axis or not.
     raise JoinedError(TOGETHER)
-  if not value.of_rows:
-    raise JoinedError(SIZE)
+  joined_if(not value.of_rows, SIZE)
   whole, place = _parsed(call, len(value.shape), 1)[value.axis]
   if not _is_whole(whole, value.shape[value.axis]):
     raise JoinedError('takes some rows of the batch')
   for v in call.inputs[1:]:
-    if v.kind == SIZED and v.numbers is None:
-      raise JoinedError(SIZE)
+    joined_if(v.kind == SIZED and v.numbers is None, SIZE)
     if v.numbers is not None and v.numbers.sized:
-      if v is not call.inputs[2] or not isinstance(whole, tuple):
-        raise JoinedError(SIZE)
-      if list(np.flatnonzero(v.numbers[:].form)) != [whole[1]]:
-        raise JoinedError(SIZE)
+      joined_if(v is not call.inputs[2] or not isinstance(whole, tuple), SIZE)
+      joined_if(list(np.flatnonzero(v.numbers[:].form)) != [whole[1]], SIZE)
   return [apart(call.shape(), place, value.outer, value.inner)]
 
 
 def _strided_slice_grad(call):
   value = even_apart(call.inputs[4])
-  if any(v.kind not in (PUBLIC, SIZED) for v in call.inputs[:4]):
-    raise JoinedError(TOGETHER)
+  joined_if(any(v.kind not in (PUBLIC, SIZED) for v in call.inputs[:4]))
   for i in (1, 2, 3):
-    if call.inputs[i].numbers is None or call.inputs[i].numbers.sized:
-      raise UnruledError
+    unruled_if(call.inputs[i].numbers is None or call.inputs[i].numbers.sized)
   shape = call.shape()
-  if not call.numbers(0).scales_as(shape):
-    raise UnruledError
+  unruled_if(not call.numbers(0).scales_as(shape))
   found = _parsed(call, len(shape), 1)
   axes = [i for i, (_, place) in enumerate(found) if place == value.axis]
-  if len(axes) != 1:
-    raise JoinedError('puts rows at the places of others')
+  joined_if(len(axes) != 1, 'puts rows at the places of others')
   (axis,) = axes
   if not _is_whole(found[axis][0], shape[axis]):
     raise JoinedError('puts rows at the places of others')
@@ -563,11 +497,9 @@ def _tile(call):
     call.fixed(1)
     return [settled(Value(EVEN, shape))]
   if value.kind == PUBLIC:
-    if value.shape is None:
-      raise UnruledError
+    unruled_if(value.shape is None)
     axes = [i for i, n in enumerate(numbers.list()) if n % ROWS == 0 and n]
-    if len(axes) != 1 or not _scale(numbers):
-      raise JoinedError(SIZE)
+    joined_if(len(axes) != 1 or not numbers.scales_as(numbers.list()), SIZE)
     (axis,) = axes
     count = numbers.list()[axis] // ROWS
     return [apart(shape, axis, count, value.shape[axis])]
@@ -578,44 +510,33 @@ def _tile(call):
   return [apart(shape, value.axis, outer, value.inner, value.kind, tag)]
 
 
-def _scale(numbers):
-  return numbers.scales_as(numbers.list())
-
-
 def _broadcast_to(call):
   value = call.inputs[0]
   numbers = call.numbers(1)
   shape = call.shape()
-  if not numbers.scales_as(shape):
-    raise JoinedError(SIZE)
-  if value.shape is None:
-    raise UnruledError
+  joined_if(not numbers.scales_as(shape), SIZE)
+  unruled_if(value.shape is None)
   if value.kind == EVEN or (
     math.prod(value.shape) == 1 and value.kind == PUBLIC
   ):
     return [filled(shape)]
   if value.kind == PUBLIC:
     return [_drawn(shape)]
-  if value.tag == 'first':
-    raise JoinedError(PLACES)
+  joined_if(value.tag == 'first', PLACES)
   axis = value.axis + len(shape) - len(value.shape)
   return [apart(shape, axis, value.outer, value.inner, value.kind, value.tag)]
 
 
 def _fill(call):
-  if call.inputs[1].kind != PUBLIC:
-    raise UnruledError
+  unruled_if(call.inputs[1].kind != PUBLIC)
   numbers = call.numbers(0)
-  if not numbers.scales_as(call.shape()):
-    raise JoinedError(SIZE)
+  joined_if(not numbers.scales_as(call.shape()), SIZE)
   return [filled(call.shape())]
 
 
 def _range(call):
-  if call.inputs[0].numbers is None or call.inputs[2].numbers is None:
-    raise UnruledError
-  if call.inputs[2].numbers.one.dtype.kind != 'i':
-    raise UnruledError
+  unruled_if(call.inputs[0].numbers is None or call.inputs[2].numbers is None)
+  unruled_if(call.inputs[2].numbers.one.dtype.kind != 'i')
   start, (step,) = call.fixed(0), call.fixed(2)
   if start != [0] or step < 1 or not call.numbers(1).scales_as([ROWS * step]):
     raise JoinedError(PLACES)
@@ -627,11 +548,9 @@ def _random(call):
   """Draws numbers of a shape; of seeds and limits that are no row's."""
   place = 2 if call.node.op in _OF_GENERATORS else 0
   for i, v in enumerate(call.inputs):
-    if i != place and v.kind != PUBLIC:
-      raise JoinedError(TOGETHER)
+    joined_if(i != place and v.kind != PUBLIC)
   shape = call.shape()
-  if not call.numbers(place).scales_as(shape):
-    raise JoinedError(SIZE)
+  joined_if(not call.numbers(place).scales_as(shape), SIZE)
   found = _drawn(shape)
   seeds = [call.inputs[i] for i in seeds_of(call.node.op)]
   if found.kind != PUBLIC and not all(v.drawn for v in seeds):
@@ -643,8 +562,7 @@ def _random_by_rate(call):
   """Draws numbers of a shape for each element of its second input."""
   size, rate = call.inputs[0], even_apart(call.inputs[1])
   shape = call.shape()
-  if rate.shape is None:
-    raise UnruledError
+  unruled_if(rate.shape is None)
   more = len(shape) - len(rate.shape)
   if rate.of_rows:
     call.fixed(0)
@@ -688,8 +606,7 @@ def seeds_of(op: str) -> tuple[int, ...]:
 def _batch_first(*places):
   """Returns the rule of what computes each index of axis 0 by itself.
 
-  Args:
-    *places: the inputs with that axis; all others are of no row.
+  The inputs at these places have that axis; all others are of no row.
   """
 
   def rule(call):
@@ -700,16 +617,12 @@ def _batch_first(*places):
       elif v.kind not in (PUBLIC, SIZED):
         raise JoinedError(TOGETHER)
     layouts = {v.layout for v in values if v.of_rows}
-    if len(layouts) != 1 or not all(v.of_rows for v in values):
-      raise JoinedError(TOGETHER)
+    joined_if(len(layouts) != 1 or not all(v.of_rows for v in values))
     (layout,) = layouts
-    if layout[0] != 0:
-      raise JoinedError(TOGETHER)
+    joined_if(layout[0] != 0)
     for name in ('ksize', 'strides', 'rates', 'dilations'):
-      if (call.attr(name) or [1])[0] != 1:
-        raise JoinedError(TOGETHER)
-    if call.node.op == 'AdjustContrastv2' and len(call.shape()) < 4:
-      raise JoinedError(TOGETHER)
+      joined_if((call.attr(name) or [1])[0] != 1)
+    joined_if(call.node.op == 'AdjustContrastv2' and len(call.shape()) < 4)
     for v in call.inputs:
       if v.kind == SIZED and not (
         v.numbers is not None and v.numbers.scales_as(call.shape())
@@ -721,17 +634,9 @@ def _batch_first(*places):
 
 
 def _transformed_images(call):
-  images, transforms, *rest = call.inputs
-  if any(v.kind != PUBLIC for v in rest):
-    raise JoinedError(TOGETHER)
-  values = [even_apart(v) for v in (images, transforms) if v.kind != PUBLIC]
-  layouts = {v.layout for v in values}
-  if images.kind == PUBLIC or len(layouts) != 1:
-    raise JoinedError(TOGETHER)
-  (layout,) = layouts
-  if layout[0] != 0:
-    raise JoinedError(TOGETHER)
-  return [apart(call.shape(), *layout)]
+  # One transform is for all, or each image has its own.
+  places = (0,) if call.inputs[1].kind == PUBLIC else (0, 1)
+  return _batch_first(*places)(call)
 
 
 def _normalized(call):
@@ -744,14 +649,12 @@ def _normalized(call):
   images = [value] + ([rest[0]] if grad else [])
   others = rest[1:] if grad else rest
   layouts = {v.layout for v in images if v.of_rows}
-  if len(layouts) != 1:
-    raise JoinedError(TOGETHER)
+  joined_if(len(layouts) != 1)
   (layout,) = layouts
   vectors = {v.layout for v in others if v.of_rows}
   if layout[0] == channel:
     of_vector = (0, *layout[1:])
-    if vectors - {of_vector}:
-      raise JoinedError(TOGETHER)
+    joined_if(vectors - {of_vector})
     rest = [_of_channels(call, s, of_vector) for s in call.shapes[1:]]
   elif training or vectors:
     raise JoinedError('normalizes over the batch')
@@ -781,23 +684,17 @@ def _gather(call):
   if op == 'GatherV2':
     (axis,) = call.fixed(2)
   values, indices = even_apart(values), even_apart(indices)
-  if values.shape is None or indices.shape is None:
-    raise UnruledError
+  unruled_if(values.shape is None or indices.shape is None)
   rank = len(values.shape)
   axis = axis % rank
   width = len(indices.shape)
   if batch_dims < 0:
     batch_dims += width
   layouts = []
-  for v in (values, indices):
-    if v.kind == PLACE and v is values:
-      raise JoinedError(PLACES)
-  if indices.kind == PLACE:
-    raise JoinedError(PLACES)
+  joined_if(PLACE in (values.kind, indices.kind), PLACES)
   if values.of_rows:
     place = values.axis
-    if place == axis:
-      raise JoinedError('looks rows of the batch up')
+    joined_if(place == axis, 'looks rows of the batch up')
     if place > axis:
       place += width - batch_dims - 1
     layouts.append((place, values.outer, values.inner))
@@ -805,19 +702,16 @@ def _gather(call):
     place = indices.axis
     if place >= batch_dims:
       place += axis - batch_dims
-      if values.of_rows:
-        raise JoinedError('looks rows of the batch up')
+      joined_if(values.of_rows, 'looks rows of the batch up')
     layouts.append((place, indices.outer, indices.inner))
-  if len(set(layouts)) != 1:
-    raise JoinedError('looks rows of the batch up')
+  joined_if(len(set(layouts)) != 1, 'looks rows of the batch up')
   return [apart(call.shape(), *layouts[0])]
 
 
 def _gather_nd(call):
   values, indices = (even_apart(v) for v in call.inputs)
   if values.kind == PUBLIC:
-    if indices.axis == len(indices.shape) - 1 or indices.kind == PLACE:
-      raise JoinedError(TOGETHER)
+    joined_if(indices.axis == len(indices.shape) - 1 or indices.kind == PLACE)
     return [apart(call.shape(), *indices.layout)]
   if (
     indices.kind == PLACE
@@ -832,8 +726,7 @@ def _gather_nd(call):
 
 def _one_hot(call):
   indices, _, *rest = call.inputs
-  if any(v.kind != PUBLIC for v in rest):
-    raise UnruledError
+  unruled_if(any(v.kind != PUBLIC for v in rest))
   call.fixed(1)
   indices = even_apart(indices)
   rank = len(indices.shape) + 1
@@ -849,19 +742,16 @@ def _search(call):
     return [apart(call.shape(), *values.layout)]
   if not (table.of_rows and values.of_rows) or table.layout != values.layout:
     raise JoinedError(TOGETHER)
-  if table.axis != 0:
-    raise JoinedError(TOGETHER)
+  joined_if(table.axis != 0)
   return [apart(call.shape(), *table.layout)]
 
 
 def _segments(call):
   data, ids = even_apart(call.inputs[0]), call.inputs[1]
-  if ids.kind != PUBLIC or ids.shape is None:
-    raise JoinedError('adds rows up by segments')
+  joined_if(ids.kind != PUBLIC or ids.shape is None, 'adds rows up by segments')
   call.fixed(2) if len(call.inputs) > 2 else None
   rank = len(ids.shape)
-  if data.axis < rank:
-    raise JoinedError('adds rows up by segments')
+  joined_if(data.axis < rank, 'adds rows up by segments')
   return [apart(call.shape(), data.axis - rank + 1, data.outer, data.inner)]
 
 
@@ -869,16 +759,14 @@ def _matrices(call):
   """Computes with the last two axes, of each matrix by itself."""
   values = [even_apart(v) for v in call.inputs]
   ranks = [len(v.shape) for v in values if v.shape is not None]
-  if len(ranks) < len(values):
-    raise UnruledError
+  unruled_if(len(ranks) < len(values))
   rank = max(ranks)
   layout = _common(values, rank)
   op = call.node.op
   columns = op in ('MatrixTriangularSolve', 'MatrixSolve')
   if columns and values[0].kind == PUBLIC and layout[0] == rank - 1:
     return [apart(call.shape(), *layout)]
-  if layout[0] >= rank - 2:
-    raise JoinedError(TOGETHER)
+  joined_if(layout[0] >= rank - 2)
   return [apart(s, *layout) for s in call.shapes]
 
 
@@ -889,15 +777,13 @@ def _diagonal(call):
   # One diagonal, or a band of several, which is a matrix itself.
   band = len(call.inputs) > 1 and len(call.fixed(1)) > 1
   taken = 2 if band or 'Part' in call.node.op else 1
-  if value.axis >= len(value.shape) - taken:
-    raise JoinedError(TOGETHER)
+  joined_if(value.axis >= len(value.shape) - taken)
   return [apart(call.shape(), *value.layout)]
 
 
 def _lookup(call):
   _, keys, default = call.inputs
-  if default.kind != PUBLIC:
-    raise UnruledError
+  unruled_if(default.kind != PUBLIC)
   keys = even_apart(keys)
   return [apart(call.shape(), *keys.layout)]
 
@@ -906,8 +792,7 @@ def _space_to_batch(call):
   value = even_apart(call.inputs[0])
   blocks = math.prod(call.fixed(1))
   call.fixed(2)
-  if value.axis:
-    raise JoinedError(TOGETHER)
+  joined_if(value.axis)
   if call.node.op == 'SpaceToBatchND':
     outer = value.outer * blocks
   elif value.outer % blocks:
@@ -917,15 +802,22 @@ def _space_to_batch(call):
   return [apart(call.shape(), 0, outer, value.inner)]
 
 
-def _shuffle(call):
-  value = even_apart(call.inputs[0])
-  if value.axis == 0:
-    raise JoinedError('shuffles rows')
-  return [apart(call.shape(), *value.layout)]
-
-
 def _joins(call):
   raise JoinedError(TOGETHER)
+
+
+def _cross_entropy(call):
+  logits, labels = (even_apart(v) for v in call.inputs)
+  rank = 1 if call.node.op.startswith('Sparse') else 2
+  layouts = []
+  for v, width in ((logits, 2), (labels, rank)):
+    unruled_if(v.shape is None or len(v.shape) != width)
+    if v.of_rows:
+      layouts.append(v.layout)
+    elif v.shape[0] != 1:
+      raise UnruledError
+  joined_if(len(set(layouts)) != 1 or layouts[0][0] != 0)
+  return [apart(s, *layouts[0]) for s in call.shapes]
 
 
 def _names(text):
@@ -949,26 +841,6 @@ ELEMENTWISE = _names("""
   SquaredDifference Sub Tan Tanh TanhGrad TruncateDiv TruncateMod Xdivy
   Xlog1py Xlogy Zeta AccumulateNV2 StringJoin RandomGammaGrad
 """)
-_SAME = _names("""
-  Identity StopGradient PreventGradient Snapshot CheckNumerics EnsureShape
-  CheckNumericsV2 ExpandDims Squeeze PlaceholderWithDefault AsString
-  StringLower StringUpper StringStrip StringLength StaticRegexReplace
-  StaticRegexFullMatch StringToHashBucket StringToHashBucketFast
-  StringToHashBucketStrong StringToNumber EncodeBase64 DecodeBase64
-""")
-_REDUCING = _names("""
-  All Any Max Mean Min Prod Sum EuclideanNorm ArgMax ArgMin
-""")
-_SCANS = _names("""
-  Cumsum Cumprod CumulativeLogsumexp ReverseV2
-""")
-_LAST_AXIS = _names('FFT IFFT IRFFT LogSoftmax RFFT Softmax')
-_CONVOLVED = _names("""
-  Conv2D Conv3D DepthwiseConv2dNative MaxPool AvgPool MaxPool3D AvgPool3D LRN
-  ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeArea Dilation2D
-  AdjustContrastv2 AdjustHue AdjustSaturation ExtractImagePatches SpaceToDepth
-  DepthToSpace DenseBincount Multinomial
-""")
 _RANDOM = _names("""
   RandomUniform RandomStandardNormal TruncatedNormal RandomUniformInt
   StatelessRandomUniform StatelessRandomUniformV2 StatelessRandomNormal
@@ -978,158 +850,137 @@ _RANDOM = _names("""
   StatefulStandardNormalV2 StatefulUniform StatefulTruncatedNormal
   StatefulUniformInt StatefulUniformFullInt
 """)
-_RANDOM_BY_RATE = _names("""
-  RandomGamma RandomPoissonV2
-""")
+_RANDOM_BY_RATE = _names('RandomGamma RandomPoissonV2')
 _OF_GENERATORS = _names("""
   StatefulStandardNormalV2 StatefulUniform StatefulTruncatedNormal
   StatefulUniformInt StatefulUniformFullInt
 """)
-_MATRICES = _names("""
-  Cholesky CholeskyGrad MatrixInverse MatrixDeterminant LogMatrixDeterminant
-  MatrixSolve MatrixTriangularSolve MatrixBandPart Qr Svd SelfAdjointEigV2
-  MatrixExponential MatrixLogarithm MatrixSquareRoot
-""")
-_SEGMENTS = _names("""
-  SegmentSum SegmentMean SegmentMax SegmentMin SegmentProd UnsortedSegmentSum
-  UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd
-""")
-
-_JOINING = _names("""
-  BiasAddGrad Conv2DBackpropFilter Conv3DBackpropFilterV2 L2Loss
-  DepthwiseConv2dNativeBackpropFilter
-""")
-
-
-def _band(call):
-  value = even_apart(call.inputs[0])
-  _public_rest(call)
-  if value.axis >= len(value.shape) - 2:
-    raise JoinedError(TOGETHER)
-  return [apart(call.shape(), *value.layout)]
-
-
-def _bias(call):
-  value, bias = (even_apart(v) for v in call.inputs)
-  if bias.kind != PUBLIC:
-    raise JoinedError(TOGETHER)
-  return [apart(call.shape(), *value.layout)]
-
-
-def _cross_entropy(call):
-  logits, labels = (even_apart(v) for v in call.inputs)
-  rank = 1 if call.node.op.startswith('Sparse') else 2
-  layouts = []
-  for v, width in ((logits, 2), (labels, rank)):
-    if v.shape is None or len(v.shape) != width:
-      raise UnruledError
-    if v.of_rows:
-      layouts.append(v.layout)
-    elif v.shape[0] != 1:
-      raise UnruledError
-  if len(set(layouts)) != 1 or layouts[0][0] != 0:
-    raise JoinedError(TOGETHER)
-  return [apart(s, *layouts[0]) for s in call.shapes]
-
-
-_BACK = {
-  'MaxPoolGrad': (0, 1, 2),
-  'MaxPool3DGrad': (0, 1, 2),
-  'MaxPoolGradGrad': (0, 1, 2),
-  'LRNGrad': (0, 1, 2),
-  'AvgPoolGrad': (1,),
-  'AvgPool3DGrad': (1,),
-  'Conv2DBackpropInput': (2,),
-  'Conv3DBackpropInputV2': (2,),
-  'DepthwiseConv2dNativeBackpropInput': (2,),
-  'ResizeBilinearGrad': (0, 1),
-  'ResizeNearestNeighborGrad': (0,),
-}
-
-
-def _resized(call):
-  if call.node.op == 'ResizeNearestNeighborGrad':
-    return _batch_first(0)(call)
-  gradient, image = (even_apart(v) for v in call.inputs)
-  if image.layout != gradient.layout or gradient.axis != 0:
-    raise JoinedError(TOGETHER)
-  return [apart(call.shape(), *gradient.layout)]
-
-
+# Rules, and the operations that each is of.
+_RULES = (
+  (_elementwise, ELEMENTWISE),
+  (_random, _RANDOM),
+  (_random_by_rate, _RANDOM_BY_RATE),
+  (
+    _cast,
+    _names("""
+      Identity StopGradient PreventGradient Snapshot CheckNumerics EnsureShape
+      CheckNumericsV2 ExpandDims Squeeze PlaceholderWithDefault AsString Cast
+      StringLower StringUpper StringStrip StringLength StaticRegexReplace
+      StaticRegexFullMatch StringToHashBucket StringToHashBucketFast
+      StringToHashBucketStrong StringToNumber EncodeBase64 DecodeBase64
+    """),
+  ),
+  (
+    _reduce,
+    _names('All Any Max Mean Min Prod Sum EuclideanNorm ArgMax ArgMin'),
+  ),
+  (
+    _along(lambda call: call.fixed(1)),
+    _names('Cumsum Cumprod CumulativeLogsumexp ReverseV2'),
+  ),
+  (_along(_LAST), _names('FFT IFFT IRFFT LogSoftmax RFFT Softmax')),
+  (_along(lambda call: call.fixed(2)), {'Roll'}),
+  (_along(lambda call: ()), {'BiasAdd'}),
+  (_along(lambda call: (-2, -1)), {'MatrixBandPart'}),
+  (_along(lambda call: (0,), 'shuffles rows'), {'RandomShuffle'}),
+  (
+    _batch_first(0),
+    _names("""
+      Conv2D Conv3D DepthwiseConv2dNative MaxPool AvgPool MaxPool3D AvgPool3D
+      LRN ResizeBilinear ResizeNearestNeighbor ResizeNearestNeighborGrad
+      ResizeBicubic ResizeArea Dilation2D AdjustContrastv2 AdjustHue
+      AdjustSaturation ExtractImagePatches SpaceToDepth DepthToSpace
+      DenseBincount Multinomial
+    """),
+  ),
+  (_batch_first(0, 1), {'ResizeBilinearGrad'}),
+  (
+    _batch_first(0, 1, 2),
+    _names('MaxPoolGrad MaxPool3DGrad MaxPoolGradGrad LRNGrad'),
+  ),
+  (_batch_first(1), _names('AvgPoolGrad AvgPool3DGrad')),
+  (
+    _batch_first(2),
+    _names("""
+      Conv2DBackpropInput Conv3DBackpropInputV2
+      DepthwiseConv2dNativeBackpropInput
+    """),
+  ),
+  (
+    _transformed_images,
+    _names('ImageProjectiveTransformV2 ImageProjectiveTransformV3'),
+  ),
+  (
+    _matrices,
+    _names("""
+      Cholesky CholeskyGrad MatrixInverse MatrixDeterminant LogMatrixDeterminant
+      MatrixSolve MatrixTriangularSolve Qr Svd SelfAdjointEigV2
+      MatrixExponential MatrixLogarithm MatrixSquareRoot
+    """),
+  ),
+  (
+    _diagonal,
+    _names("""
+      MatrixDiag MatrixDiagV2 MatrixDiagV3
+      MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3
+    """),
+  ),
+  (
+    _segments,
+    _names("""
+      SegmentSum SegmentMean SegmentMax SegmentMin SegmentProd
+      UnsortedSegmentSum UnsortedSegmentMax UnsortedSegmentMin
+      UnsortedSegmentProd
+    """),
+  ),
+  (
+    _joins,
+    _names("""
+      BiasAddGrad Conv2DBackpropFilter Conv3DBackpropFilterV2 L2Loss
+      DepthwiseConv2dNativeBackpropFilter
+    """),
+  ),
+  (
+    _normalized,
+    _names("""
+      FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3
+      FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3
+    """),
+  ),
+  (
+    _cross_entropy,
+    _names("""
+      SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits
+    """),
+  ),
+  (_matmul, _names('MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3')),
+  (_gather, _names('Gather GatherV2 ResourceGather')),
+  (_space_to_batch, _names('SpaceToBatchND BatchToSpaceND')),
+  (_concat, _names('Concat ConcatV2')),
+  (_pad, _names('MirrorPad Pad PadV2')),
+  (_search, _names('LowerBound UpperBound')),
+  (_split, _names('Split SplitV')),
+  (_top, _names('TopK TopKV2')),
+  (_bitcast, {'Bitcast'}),
+  (_broadcast_to, {'BroadcastTo'}),
+  (_einsum, {'Einsum'}),
+  (_fill, {'Fill'}),
+  (_gather_nd, {'GatherNd'}),
+  (_lookup, {'LookupTableFindV2'}),
+  (_one_hot, {'OneHot'}),
+  (_pack, {'Pack'}),
+  (_range, {'Range'}),
+  (_reshape, {'Reshape'}),
+  (_select, {'Select'}),
+  (_slice, {'Slice'}),
+  (_strided_slice, {'StridedSlice'}),
+  (_strided_slice_grad, {'StridedSliceGrad'}),
+  (_tile, {'Tile'}),
+  (_transpose, {'Transpose'}),
+  (_unpack, {'Unpack'}),
+)
 RULES: dict[str, Callable[[Call], list[Value]]] = {
-  **dict.fromkeys(ELEMENTWISE, _elementwise),
-  **dict.fromkeys(_SAME, _cast),
-  **dict.fromkeys(_REDUCING, _reduce),
-  **dict.fromkeys(_SCANS, _along(lambda call: call.fixed(1))),
-  **dict.fromkeys(_LAST_AXIS, _along(_LAST)),
-  **dict.fromkeys(_CONVOLVED, _batch_first(0)),
-  **dict.fromkeys(_RANDOM, _random),
-  **dict.fromkeys(_RANDOM_BY_RATE, _random_by_rate),
-  **dict.fromkeys(_MATRICES, _matrices),
-  **dict.fromkeys(_SEGMENTS, _segments),
-  **{op: _batch_first(*places) for op, places in _BACK.items()},
-  **dict.fromkeys(_JOINING, _joins),
-  'BatchMatMul': _matmul,
-  'BatchMatMulV2': _matmul,
-  'BatchMatMulV3': _matmul,
-  'BatchToSpaceND': _space_to_batch,
-  'BiasAdd': _bias,
-  'Bitcast': _bitcast,
-  'BroadcastTo': _broadcast_to,
-  'Cast': _cast,
-  'Concat': _concat,
-  'ConcatV2': _concat,
-  'Einsum': _einsum,
-  'Fill': _fill,
-  'FusedBatchNorm': _normalized,
-  'FusedBatchNormGrad': _normalized,
-  'FusedBatchNormGradV2': _normalized,
-  'FusedBatchNormGradV3': _normalized,
-  'FusedBatchNormV2': _normalized,
-  'FusedBatchNormV3': _normalized,
-  'Gather': _gather,
-  'GatherNd': _gather_nd,
-  'GatherV2': _gather,
-  'IdentityN': _each,
-  'ImageProjectiveTransformV2': _transformed_images,
-  'ImageProjectiveTransformV3': _transformed_images,
-  'LookupTableFindV2': _lookup,
-  'LowerBound': _search,
-  'MatMul': _matmul,
-  'MatrixBandPart': _band,
-  'MatrixDiag': _diagonal,
-  'MatrixDiagPart': _diagonal,
-  'MatrixDiagPartV2': _diagonal,
-  'MatrixDiagPartV3': _diagonal,
-  'MatrixDiagV2': _diagonal,
-  'MatrixDiagV3': _diagonal,
-  'MirrorPad': _pad,
-  'OneHot': _one_hot,
-  'Pack': _pack,
-  'Pad': _pad,
-  'PadV2': _pad,
-  'RandomShuffle': _shuffle,
-  'Range': _range,
-  'Reshape': _reshape,
-  'ResizeBilinearGrad': _resized,
-  'ResizeNearestNeighborGrad': _resized,
-  'ResourceGather': _gather,
-  'Roll': _along(lambda call: call.fixed(2)),
-  'Select': _select,
-  'Slice': _slice,
-  'SoftmaxCrossEntropyWithLogits': _cross_entropy,
-  'SpaceToBatchND': _space_to_batch,
-  'SparseSoftmaxCrossEntropyWithLogits': _cross_entropy,
-  'Split': _split,
-  'SplitV': _split,
-  'StridedSlice': _strided_slice,
-  'StridedSliceGrad': _strided_slice_grad,
-  'Tile': _tile,
-  'TopK': _top,
-  'TopKV2': _top,
-  'Transpose': _transpose,
-  'Unpack': _unpack,
-  'UpperBound': _search,
+  op: rule for rule, ops in _RULES for op in ops
 }
 
 
@@ -1140,11 +991,9 @@ def _times(call):
   numbers = other.numbers
   if other.kind != PUBLIC or numbers is None or numbers.one.size != 1:
     raise JoinedError(PLACES)
-  if numbers.one.dtype.kind != 'i':
-    raise UnruledError
+  unruled_if(numbers.one.dtype.kind != 'i')
   times = int(numbers.one.reshape(-1)[0])
-  if place.tag is not None or times < 1:
-    raise JoinedError(PLACES)
+  joined_if(place.tag is not None or times < 1, PLACES)
   layout = _common(call.inputs, len(call.shape()))
   return apart(call.shape(), *layout, kind=PLACE, tag=('flat', times))
 
@@ -1153,8 +1002,7 @@ def _plus(call):
   """Where the elements of each row are: what is added is a place in the row."""
   first, second = call.inputs
   place, other = (first, second) if first.kind == PLACE else (second, first)
-  if place.tag is None or place.tag[0] != 'flat':
-    raise JoinedError(PLACES)
+  joined_if(place.tag is None or place.tag[0] != 'flat', PLACES)
   layout = _common(call.inputs, len(call.shape()))
   if _is_within(other, place.tag[1]):
     # With more added it may be a place of another row.
@@ -1199,13 +1047,10 @@ def _add_at(call):
     data, place, size = call.inputs
     flat = place.shape is not None and len(place.shape) == 1
   data = even_apart(data)
-  if place.kind != PLACE or data.kind != APART or not flat:
-    raise JoinedError(PLACES)
+  joined_if(place.kind != PLACE or data.kind != APART or not flat, PLACES)
   times = 1 if place.tag is None else place.tag[1]
-  if place.tag == 'first' or data.axis or place.axis:
-    raise JoinedError(PLACES)
-  if (data.outer, data.inner) != (place.outer, place.inner):
-    raise JoinedError(PLACES)
+  joined_if(place.tag == 'first' or data.axis or place.axis, PLACES)
+  joined_if((data.outer, data.inner) != (place.outer, place.inner), PLACES)
   shape = call.shape()
   if size.numbers is None or not size.numbers[:1].scales_as([ROWS * times]):
     raise JoinedError(PLACES)

@@ -58,40 +58,30 @@ def is_for_some(tag: Any) -> bool:
 
 
 class Value(NamedTuple):
-  """What is known of a tensor.
-
-  Attributes:
-    kind: see above.
-    shape: for `ROWS` rows, `None` where not known.
-    axis: of `APART` and `PLACE`: the axis of the rows, which has `outer *
-      ROWS * inner` elements in this order.
-    numbers: a `Numbers`, where they are known.
-    element: of `LIST`, the value of each; `None` for zeros.
-    by_row: of `LIST`: element i is of row i, and `element` is a `TURN`.
-    length: of `LIST`, a size for `ROWS` rows or `None`.
-    tag: what else is known, see `axes`.
-    finding: of `JOINED` and `UNKNOWN`.
-    by_turn: the loops in whose turns it may hold different things. Where turns
-      are of rows it tells their places.
-    drawn: of `PUBLIC`: `ALL` if all elements are random numbers that are drawn
-      anew, or made from them; `SOME` if all at one index of axis 0 are.
-    names: of what is drawn, where known: one for each element, see
-      `axis_draws`.
-  """
+  """What is known of a tensor."""
 
   kind: str
-  shape: Optional[tuple[int, ...]] = None
+  shape: Optional[tuple[int, ...]] = None  # For `ROWS` rows.
+  # Of `APART` and `PLACE`: the axis of the rows, which has `outer * ROWS *
+  # inner` elements in this order.
   axis: int = 0
   outer: int = 1
   inner: int = 1
-  numbers: Optional[Numbers] = None
+  numbers: Optional[Numbers] = None  # Where they are known.
+  # Of `LIST` the value of each, `None` for zeros; whether element i, which is a
+  # `TURN`, is of row i; and a size for `ROWS` rows.
   element: Any = None
   by_row: bool = False
   length: Optional[int] = None
-  tag: Any = None
-  finding: Optional[Finding] = None
+  tag: Any = None  # What else is known, see `axes`.
+  finding: Optional[Finding] = None  # Of `JOINED` and `UNKNOWN`.
+  # The loops in whose turns it may hold different things. Where turns are of
+  # rows it tells their places.
   by_turn: frozenset[str] = frozenset()
+  # Of `PUBLIC`: `ALL` if all elements are random numbers that are drawn anew,
+  # or made from them; `SOME` if all at one index of axis 0 are.
   drawn: str = ''
+  # Of what is drawn, where known: one for each element, see `axis_draws`.
   names: Optional[tuple] = None
 
   @property
@@ -111,6 +101,18 @@ class UnruledError(Exception):
   """An operation, or this use of it, has no rule."""
 
 
+def joined_if(condition: Any, why: str = TOGETHER) -> None:
+  """Raises a `JoinedError` if rows meet."""
+  if condition:
+    raise JoinedError(why)
+
+
+def unruled_if(condition: Any) -> None:
+  """Raises an `UnruledError` if there is no rule for what is so."""
+  if condition:
+    raise UnruledError
+
+
 def has_rows(shape: Optional[Sequence[int]]) -> bool:
   """Whether a size in a shape for `ROWS` rows is that of rows."""
   return shape is not None and any(n and n % ROWS == 0 for n in shape)
@@ -122,14 +124,12 @@ def settled(value: Value) -> Value:
     sizes = [n for n in value.shape if n and n % ROWS == 0]
     rest = math.prod(n // ROWS for n in sizes)
     if value.kind == PUBLIC:
-      if sizes:
-        raise JoinedError(SIZE)
+      joined_if(sizes, SIZE)
     elif len(sizes) != 1 or (rest and rest % ROWS == 0):
       raise JoinedError(SIZE)
     elif value.kind != EVEN:
       size = value.shape[value.axis]
-      if size != value.outer * ROWS * value.inner:
-        raise UnruledError
+      unruled_if(size != value.outer * ROWS * value.inner)
   elif value.kind in (APART, PLACE, EVEN):
     raise UnruledError
   return value
@@ -151,8 +151,7 @@ def public(shape: Optional[tuple[int, ...]], **kwargs: Any) -> Value:
 
 def apart(shape, axis, outer=1, inner=1, kind=APART, tag=None) -> Value:
   """Returns a value of rows along an axis, after a look at its shape."""
-  if shape is None:
-    raise UnruledError
+  unruled_if(shape is None)
   axis = axis + len(shape) if axis < 0 else axis
   return settled(Value(kind, tuple(shape), axis, outer, inner, tag=tag))
 
@@ -180,14 +179,10 @@ def is_zero(numbers):
   )
 
 
-def of_rows(length):
-  """Whether a size is that of rows."""
-  return bool(length) and length % ROWS == 0
-
-
 def is_list_of_rows(value):
   """Whether a list has, or is to have, an element for each row."""
-  return value.kind == LIST and (value.by_row or of_rows(value.length))
+  of_rows = bool(value.length) and value.length % ROWS == 0
+  return value.kind == LIST and (value.by_row or of_rows)
 
 
 def sizes(node, value):

@@ -121,10 +121,8 @@ class Checker:
   def check(self, spec: Any) -> None:
     """Checks the model once, and sees later that it is still the same.
 
-    Once for rows of one kind: of other dtypes or shapes it computes otherwise.
-
-    Args:
-      spec: structure of `tf.TensorSpec`, of a batch.
+    Once for rows of one kind, as a structure of `tf.TensorSpec` has it: of
+    other dtypes or shapes it computes otherwise.
 
     Raises:
       ValueError: for a model that could not be private.
@@ -283,16 +281,8 @@ class Checker:
     """As `private_gradients_of` of the optimizer, for a model that is checked.
 
     Nothing of the rows is written down: not in errors, and not by `tf.summary`
-    in a layer, which a TensorBoard callback would switch on.
-
-    Args:
-      rows: of a batch, as `losses` takes them; `[batch, k, ...]` where examples
-        are units of k rows.
-      weights: `[batch]`, or `[batch, k]`, or `None`.
-      step: of the plan, or `None`.
-
-    Returns:
-      Mean gradients, and the mean loss or `None`.
+    in a layer, which a TensorBoard callback would switch on. Where examples are
+    units of k rows, rows are `[batch, k, ...]` and weights `[batch, k]`.
     """
     optimizer, variables = self._model.optimizer, list(self._variables())
     if weights is not None and weights.shape.rank != (
@@ -452,12 +442,8 @@ class Checker:
     Those of one unit may meet. `count` is how many arguments are of examples.
     Returns how far it is known that others do not.
     """
-    found = axes.follow(
-      traced,
-      range(count),
-      ingredients.of_examples,
-      [*ingredients.shared, *kept],
-    )
+    public = [*ingredients.shared, *kept]
+    found = axes.follow(traced, range(count), ingredients.of_examples, public)
     # Eager steps run Python, and draw with the seeds of the whole program.
     state = 'tested' if self._runs_eagerly else 'proven'
     if found.joined and not self._independent:
@@ -527,8 +513,7 @@ class Checker:
   def _check_sums(self, compared, layers, variables, steps, rows, spec):
     """Scans the sums that training takes, and runs them on unusual rows.
 
-    Returns:
-      What the graph is called with, and the graph, if training can take it.
+    Returns what the graph is called with, and it, if training can take it.
     """
     optimizer = self._model.optimizer
     if optimizer.plan is not None:

@@ -45,13 +45,8 @@ def check_function(
 ) -> None:
   """Refuses a function of rows that mixes them, keeps them, or is random.
 
-  Args:
-    function: takes a tensor of rows `[n, *shape]` and returns one `[n, ...]`
-      of floats; traced.
-    what: what it is called at the start of a sentence.
-    shape: shape of a row.
-    dtype: of the rows.
-    variables: those that have a name in messages.
+  It is traced, from rows `[n, *shape]` to floats `[n, ...]`. Errors begin with
+  `what`, and name the variables.
 
   Raises:
     ValueError: if a row changes what another row gives, if the number of rows
@@ -99,14 +94,11 @@ class Comparison:
   examples change, become copies of it, large, or not finite, or one is
   missing; its gradient must also stay when theirs are large.
 
-  Args:
-    runs: `RepeatableRuns` of the training step, before it was run.
-    without_randomness: the same with random layers as in inference, for batches
-      of other sizes, which get other random numbers; or `runs` again.
-    rows: rows as the runs take them.
-    others: as `rows`, different in every row.
-    what: what computes the losses, at the start of a sentence.
-    tolerance: what counts as rounding, relative to the largest value.
+  The `runs` are those of the training step, before it was run. Those
+  `without_randomness` have random layers as in inference, for batches of other
+  sizes, which get other random numbers; they may be the same. The `others` are
+  different in every row. What counts as rounding is relative to the largest
+  value.
   """
 
   def __init__(

@@ -49,9 +49,6 @@ def without_rows(function: Callable[..., Any]) -> Callable[..., Any]:
 
   Errors of Python are left: outside of eager execution they come from making
   the graph, before any row is read, and are of use.
-
-  Args:
-    function: what Keras calls for each batch.
   """
 
   @functools.wraps(function)

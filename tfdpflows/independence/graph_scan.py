@@ -173,26 +173,17 @@ _HANDLES = (tf.variant.as_datatype_enum, tf.resource.as_datatype_enum)
 
 
 class _Flow(NamedTuple):
-  """What of a tensor depends on what is in the rows.
-
-  Attributes:
-    values: its values.
-    weights: its values also depend on variables.
-    shape: its shape.
-    length: the length of a list of tensors.
-    turns: it holds counts of turns of loops that end, and nothing computed from
-      rows or weights: these are limits of other loops.
-    span: the least and the largest of its numbers, if known.
-    dims: its static shape, if known.
-  """
+  """What of a tensor depends on what is in the rows."""
 
   values: bool = False
-  weights: bool = False
+  weights: bool = False  # Whether its values also depend on variables.
   shape: bool = False
-  length: bool = False
+  length: bool = False  # That of a list of tensors.
+  # Whether it holds counts of turns of loops that end, and nothing computed
+  # from rows or weights: these are limits of other loops.
   turns: bool = False
-  span: Optional[ranges.Span] = None
-  dims: Optional[tuple] = None
+  span: Optional[ranges.Span] = None  # Least and largest number, if known.
+  dims: Optional[tuple] = None  # Static shape, if known.
 
   def joined(self, *others):
     flows = self, *others
@@ -213,13 +204,9 @@ def refuse_operations(
 ) -> None:
   """Refuses a graph in which rows reach what may fail, show or keep them.
 
-  Args:
-    traced: a concrete function whose arguments are private.
-    layers: the Keras layers, to name the one it is.
-    what: what the graph computes, at the start of a sentence.
-    retraced: a function that returns the same for a fixed number of rows, where
-      all shapes are known that rows do not decide. Without it shapes, loops and
-      lookups are not looked at.
+  All arguments of the graph are private. `retraced` is a function that returns
+  the same for a fixed number of rows, where all shapes are known that rows do
+  not decide; without it shapes, loops and lookups are not looked at.
 
   Raises:
     ValueError: naming the operation, the layer if it is one's, and the fix.
@@ -249,11 +236,8 @@ def place(path: str, layers: Sequence[keras.layers.Layer], what: str) -> str:
 class _Scan:
   """Follows what comes from rows through a graph and its functions.
 
-  Args:
-    traced: a concrete function.
-    layers: the Keras layers.
-    strict: whether to look at loops, branches and lookups.
-    fixed: whether the shapes are known that rows do not decide.
+  If `strict`, also through loops, branches and lookups; `fixed` if the shapes
+  are known that rows do not decide.
 
   Attributes:
     found: (operation, path of its node, what it does, what to do about it), for

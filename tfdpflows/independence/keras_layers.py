@@ -30,13 +30,9 @@ def _pass_over_dropout_masks():
     for parent in keras.layers.SimpleRNNCell.__mro__
     if parent.__name__ == 'DropoutRNNCellMixin'
   )
-  mixin._TF_MODULE_IGNORED_PROPERTIES = frozenset(
-    [
-      *keras.layers.Layer._TF_MODULE_IGNORED_PROPERTIES,
-      '_dropout_mask_cache',
-      '_recurrent_dropout_mask_cache',
-    ]
-  )
+  ignored = set(keras.layers.Layer._TF_MODULE_IGNORED_PROPERTIES)
+  ignored |= {'_dropout_mask_cache', '_recurrent_dropout_mask_cache'}
+  mixin._TF_MODULE_IGNORED_PROPERTIES = frozenset(ignored)
 
 
 _pass_over_dropout_masks()

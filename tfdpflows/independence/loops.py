@@ -55,12 +55,7 @@ _DEPTH = 100
 
 
 class Loop:
-  """What the graphs of a loop say of its variables.
-
-  Args:
-    condition: name of the function of the condition.
-    body: name of the function of the body.
-    functions: each `FunctionDef` by its name.
+  """What the graphs of a loop, condition and body, say of its variables.
 
   Attributes:
     fixed: for each variable of the loop, whether it stays as it is.
@@ -77,15 +72,10 @@ class Loop:
     self.fixed = [a == b for a, b in zip(self._after, self._arguments)]
 
   def counters(self, small: Sequence[bool]) -> Optional[list[int]]:
-    """Returns the counters that show that a loop ends.
+    """Returns the counters that show that a loop ends, `None` if it may not.
 
-    Args:
-      small: for each variable of the loop, whether it begins with what
-        `ranges.is_small` holds for.
-
-    Returns:
-      Numbers of the variables that count every turn from a small start; `None`
-      for a loop that may not end.
+    They are numbers of variables that count every turn from a `small` start,
+    one that `ranges.is_small` holds for.
     """
     terms = self._terms
     terms.limits = {
@@ -218,8 +208,7 @@ class _Terms:
   def counts(self, after, before):
     """Returns when an element does not count: a term, and its value then.
 
-    Returns:
-      `_ALWAYS` for what counts in every turn; `None` for what is no counter.
+    `_ALWAYS` for what counts in every turn; `None` for what is no counter.
     """
     op, *inputs = self._terms[after]
     if op == 'SelectV2' and before in inputs[1:]:

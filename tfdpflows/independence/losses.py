@@ -33,13 +33,7 @@ class RowLosses:
     self._loss_weights = loss_weights
 
   def __call__(self, y, outputs, names=None):
-    """Returns `[batch]`.
-
-    Args:
-      y: targets, one or a list or dict as `outputs`.
-      outputs: of the model.
-      names: of the outputs, where they are a list.
-    """
+    """Returns `[batch]`; `names` are of the outputs, where they are a list."""
     flat = tf.nest.flatten(outputs)
     if isinstance(outputs, dict):
       names = sorted(outputs)
@@ -130,13 +124,12 @@ def _rows(loss, y, output):
 def _by_label(loss, function):
   """Returns a hinge loss that does not ask whether all labels are 0 or 1."""
 
-  def hinge(y, output):
-    return tf.reduce_mean(tf.maximum(1.0 - y * output, 0.0), -1)
+  def own(y, output):
+    missing = tf.maximum(1.0 - y * output, 0.0)
+    if function is not keras.losses.hinge:
+      missing = tf.square(missing)
+    return tf.reduce_mean(missing, -1)
 
-  def squared_hinge(y, output):
-    return tf.reduce_mean(tf.square(tf.maximum(1.0 - y * output, 0.0)), -1)
-
-  own = hinge if function is keras.losses.hinge else squared_hinge
   if not isinstance(loss, keras.losses.Loss):
     return own
   loss = copy.copy(loss)
@@ -151,9 +144,8 @@ def _labels(loss, y, output, mask):
   no class. Such labels become 0. All else that losses make of unusual targets
   is a number, or NaN. What a mask of the output leaves out needs no class.
 
-  Returns:
-    The targets; bool `[batch]`, or `None` for all rows; and which labels are to
-    be ignored, or `None` for those that the loss knows itself.
+  Also returns which rows have a loss, bool `[batch]`, or `None` for all; and
+  which labels are to be ignored, or `None` for those that the loss knows.
   """
   function, options = _function(loss)
   if function in _HINGES:

@@ -57,12 +57,8 @@ def after(node: Any, inputs: Sequence[Any], dims: Sequence) -> Optional[Span]:
   """Returns the range of what a node gives, or `None` for any numbers.
 
   What has a range is finite, and of integers no sum or product has one that may
-  begin anew at the other end of its dtype.
-
-  Args:
-    node: a `NodeDef`.
-    inputs: what is known of each input, with `span` and `dims`.
-    dims: static shapes of what the node gives.
+  begin anew at the other end of its dtype. Inputs have `span` and `dims`; the
+  argument `dims` has the static shapes of what the node gives.
   """
   op, spans = node.op, [flow.span for flow in inputs]
   if op == 'Const':

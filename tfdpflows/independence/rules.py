@@ -31,13 +31,9 @@ def rules_that_hold(
 ) -> list[keras.layers.Layer]:
   """Compares the rules with plain gradients; leaves out layers they misread.
 
-  Args:
-    compute: a function from rows to losses `[batch]`, without dropout.
-    layers: all layers of the model.
-    rows: as `compute` takes them.
-    variables: the trainable variables.
-    runs: `RepeatableRuns` of the model, with random layers as in inference.
-    step: to the weights to compare at, see `runs.weight_steps`.
+  `compute` makes losses of rows without dropout, and the runs are those of the
+  model with random layers as in inference; the step is one of
+  `runs.weight_steps`.
 
   Returns:
     The layers whose rules may be used: a layer that gets positions in place of

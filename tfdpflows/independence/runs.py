@@ -49,12 +49,9 @@ class RepeatableRuns:
   in between, and operations that draw from a state of their own exist twice,
   in step with each other. The random numbers of the program are not touched.
 
-  Args:
-    compute: a function from rows to losses `[batch]` and to pairs of a
-      description and a tensor; it is traced.
-    variables: the trainable variables.
-    rows: rows as `compute` takes them.
-    named: all variables that have a name in messages.
+  `compute`, which is traced, makes losses `[batch]` of rows, and pairs of a
+  description and a tensor; the variables are trained, and those that are
+  `named` have a name in messages.
 
   Attributes:
     traced: the `tf.function` of rows and weights of losses, made concrete.
@@ -208,8 +205,7 @@ def seeded_operations(
 ) -> list[tuple[str, str]]:
   """Returns type and path of operations that draw from seeds of their own.
 
-  Args:
-    definition: of a graph whose seed is `None`.
+  The graph itself has no seed.
   """
   nodes = [(n, '') for n in definition.node]
   for function in definition.library.function:
@@ -344,15 +340,8 @@ def weight_steps(
   """Finds steps to other weights, where what zeros hide at the start shows.
 
   A step moves every element away from zero. What one sign closes (a gate behind
-  a relu) the other opens.
-
-  Args:
-    variables: the trainable variables.
-    is_finite: a function that says whether the loss is finite.
-
-  Returns:
-    `None` for the weights as they are, then for either sign the longest step
-    that leaves the loss finite, if there is one.
+  a relu) the other opens. Returns `None` for the weights as they are, then for
+  either sign the longest step that leaves the loss finite, if there is one.
   """
   rng = np.random.default_rng(0)
   whole = []

@@ -52,14 +52,8 @@ _ARITHMETIC = {
   'Sum': (np.sum, functools.partial(np.max, initial=CONSTANT)),
 }
 _QUOTIENTS = {'FloorDiv', 'RealDiv'}
-_ORDERING = {
-  'Equal',
-  'Greater',
-  'GreaterEqual',
-  'Less',
-  'LessEqual',
-  'NotEqual',
-}
+_ORDERING = {'Equal', 'NotEqual', 'Greater', 'GreaterEqual', 'Less'}
+_ORDERING |= {'LessEqual'}
 _COMPARING = {
   *_ORDERING,
   *('All', 'Any', 'FloorMod', 'LogicalAnd', 'LogicalNot', 'LogicalOr', 'Max'),
@@ -178,12 +172,7 @@ def is_folded(op: str) -> bool:
 
 
 def fold(node: Any, inputs: Sequence[Numbers]) -> Optional[list[Numbers]]:
-  """Returns what a node gives, or `None` for what is too large.
-
-  Args:
-    node: a `NodeDef`, of an operation that `is_folded`.
-    inputs: its inputs, all known.
-  """
+  """Returns what a node of a folded operation gives, `None` if too large."""
   op = node.op
   if op not in _FOLDED or any(
     x.size > _LARGEST for i in inputs for x in (i.one, i.two)
@@ -218,13 +207,8 @@ def axes_of_one_row(
 ) -> list[tuple[int, ...]]:
   """Returns axes that `BroadcastGradientArgs` gives for one row alone.
 
-  Args:
-    node: the `NodeDef`.
-    shapes: its inputs, which `fold` knows.
-
-  Returns:
-    For each output those that are not among the axes for more rows: of both
-    shapes the size is 1 there.
+  Those of each output that are not among the axes for more rows: of both shapes
+  the size is 1 there.
   """
   ones = []
   for x in shapes:
@@ -381,12 +365,9 @@ def run(node: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
       value = value.as_datatype_enum
     attrs += [attr.name, value]
   with tf.init_scope(), tf.device('CPU'):
+    given, count = [tf.constant(x) for x in inputs], output_names(node)[None]
     found = execute.execute(
-      node.op.encode(),
-      output_names(node)[None],
-      [tf.constant(x) for x in inputs],
-      tuple(attrs),
-      context.context(),
+      node.op.encode(), count, given, tuple(attrs), context.context()
     )
   return [x.numpy() for x in found]
 
@@ -444,7 +425,7 @@ def output_names(node: Any) -> dict[str, int]:
 
 
 def count_outputs(node: Any) -> int:
-  """Returns how many outputs a node has."""
+  """Returns how many outputs a node has, or 1 for none."""
   if node.op in ('Placeholder', '_Arg'):
     return 1
-  return output_names(node)[None]
+  return max(1, output_names(node)[None])

@@ -17,7 +17,7 @@ from tfdpflows import accounting
 from tfdpflows.accounting import mechanisms, registry
 from tfdpflows.accounting.mechanisms import BoundedRange, Gaussian, Laplace
 from tfdpflows.accounting.pld import accountant as pld
-from tfdpflows.accounting.pld import convolution, transforms
+from tfdpflows.accounting.pld import convolution
 from tfdpflows.accounting.rdp import RDPAccountant
 
 CLASSES = {
@@ -369,16 +369,16 @@ def test_powers_are_within_their_error(count):
     masses = rng.random(300) ** 8
     masses *= share / np.sum(masses[1:])
     masses[0] = 1 - share
-    power, error = transforms._power(masses.copy(), count)
-    exact, bound = transforms._power(masses.astype(np.longdouble), count)
+    power, error = convolution._power(masses.copy(), count)
+    exact, bound = convolution._power(masses.astype(np.longdouble), count)
     off = np.abs(power - exact).astype(float)
     # Rounding relative to the power is counted by the caller.
-    relative = transforms._level(300, power.dtype) * transforms._norm(power)
+    relative = convolution._level(300, power.dtype) * convolution._norm(power)
     assert math.sqrt(2 * np.sum(off**2)) <= error + bound + relative
 
 
 @pytest.mark.skipif(
-  not transforms._HAS_EXTENDED, reason='this machine has no long floats'
+  not convolution._HAS_EXTENDED, reason='this machine has no long floats'
 )
 def test_rare_large_losses_are_not_priced_by_chernoff():
   event = sample(1e-5, dp_accounting.GaussianDpEvent(0.67), 1491)

@@ -9,15 +9,3 @@ from tfdpflows.accounting.ledger.ledger import (
   check_ledger,
 )
 from tfdpflows.accounting.ledger.merge import merge_ledgers
-
-__all__ = [
-  'LedgerEntry',
-  'LedgerError',
-  'PrivacyLedger',
-  'Reservation',
-  'before_merge',
-  'check_ledger',
-  'merge_ledgers',
-  'randomness_id',
-  'search_id',
-]

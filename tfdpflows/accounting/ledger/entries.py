@@ -119,14 +119,9 @@ class LedgerState:
     self.prepare(record)()
 
   def prepare(self, record: dict[str, Any]) -> Callable[[], None]:
-    """Checks a record, before it is written.
+    """Checks a record, before it is written; returns a function that adds it.
 
-    Args:
-      record: with the key `kind`, and those of its kind.
-
-    Returns:
-      A function that adds it, and raises nothing; to be called before any other
-      record is prepared.
+    That raises nothing, and is to be called before any other is prepared.
 
     Raises:
       KeyError, TypeError, ValueError: if it is not valid after the others.
@@ -252,9 +247,6 @@ class ResumableEntries:
   def take(self, record: dict[str, Any]) -> Optional[Entry]:
     """Removes and returns the entry that a charge or reservation resumes.
 
-    Returns:
-      The entry; None if there is none.
-
     Raises:
       LedgerError: if there is one under its label for something else.
     """
@@ -310,8 +302,6 @@ def randomness_id(name: str, facts: dict[str, Any]) -> str:
   Args:
     name: identifies the random numbers, without revealing them; no spaces.
     facts: what they are used for, JSON-able and public.
-
-  #### Example
 
   >>> randomness_id('5f1e', {'clip': 2.0})
   '5f1e {"clip": 2.0}'

@@ -31,14 +31,8 @@ from tfdpflows.version import __version__
 
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 # What a record that is not valid raises.
-_INVALID = (
-  ArithmeticError,
-  AttributeError,
-  LookupError,
-  RecursionError,
-  TypeError,
-  ValueError,
-)
+_INVALID = ArithmeticError, AttributeError, LookupError, RecursionError
+_INVALID += TypeError, ValueError
 _logger = logging.getLogger(__name__)
 
 
@@ -46,17 +40,13 @@ _logger = logging.getLogger(__name__)
 class LedgerEntry:
   """One mechanism of a ledger.
 
-  Attributes:
-    label: what it was for.
-    event: the `DpEvent` of one run.
-    count: how many runs are charged.
-    reserved: how many runs may be charged in all; `count` for plain charges and
-      released reservations.
+  As many runs as are reserved may be charged in all: `count` for plain charges
+  and released reservations.
   """
 
-  label: str
-  event: dp_accounting.DpEvent
-  count: int
+  label: str  # What it was for.
+  event: dp_accounting.DpEvent  # Of one run.
+  count: int  # How many runs are charged.
   reserved: int
 
 
@@ -590,12 +580,10 @@ class PrivacyLedger:
     accountant: Optional[str] = None,
   ) -> float:
     event, unproven = no_proof.split(event)
-    found = registry.compute_epsilon(
-      event,
-      self.budget.delta if delta is None else delta,
-      self.accountant if accountant is None else accountant,
-      self.neighboring_relation,
-    )
+    delta = self.budget.delta if delta is None else delta
+    name = self.accountant if accountant is None else accountant
+    relation = self.neighboring_relation
+    found = registry.compute_epsilon(event, delta, name, relation)
     # Never the epsilon of a part of what was released.
     return math.inf if unproven else found
 
@@ -714,8 +702,6 @@ class Reservation:
   Made by `PrivacyLedger.reserve`. `ensure` does no accounting and takes the
   same time however many runs there were.
 
-  #### Example
-
   >>> from tfdpflows.accounting import PrivacyLedger
   >>> ledger = PrivacyLedger()
   >>> steps = ledger.reserve(
@@ -824,29 +810,23 @@ class Reservation:
       more = [(committed, 1), (entry.public_event, total - entry.limit)]
       spent = ledger._epsilon(committed)
       asked = ledger._epsilon(entries_lib.composed(more))
-    return budget_lib.BudgetExceededError(
-      ledger.budget,
-      spent,
-      asked,
-      message=(
-        f'{entry.label!r} asked for run {total}, and {entry.limit} runs were '
-        'reserved. Nothing was charged. Stop there, or reserve more runs from '
-        'the start.'
-      ),
+    message = (
+      f'{entry.label!r} asked for run {total}, and {entry.limit} runs were '
+      'reserved. Nothing was charged. Stop there, or reserve more runs from '
+      'the start.'
     )
+    return budget_lib.BudgetExceededError(ledger.budget, spent, asked, message)
 
 
 def check_ledger(ledger: Any) -> None:
   """Raises a `TypeError` for what is no ledger, such as a path."""
   # Whatever is charged like one will do, a stand-in of a test for instance.
   if not hasattr(ledger, 'neighboring_relation'):
-    check_type(
-      'ledger',
-      ledger,
-      PrivacyLedger,
+    example = (
       "tfdpflows.PrivacyLedger('ledger.jsonl'), or PrivacyLedger.open of a "
-      'file that is there',
+      'file that is there'
     )
+    check_type('ledger', ledger, PrivacyLedger, example)
 
 
 def _record(

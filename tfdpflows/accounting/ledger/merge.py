@@ -11,11 +11,7 @@ from typing import Any, Optional, Union
 
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events_json
-from tfdpflows.accounting.ledger.entries import (
-  Entry,
-  ResumableEntries,
-  name_of,
-)
+from tfdpflows.accounting.ledger import entries
 from tfdpflows.accounting.ledger.file import LedgerError
 from tfdpflows.accounting.ledger.ledger import PrivacyLedger
 from tfdpflows.accounting.mechanisms import no_proof
@@ -107,7 +103,7 @@ def merge_ledgers(
       for ledger in unmerged:
         ledger._write(_last_record(ledger, path, names))
 
-    merged._resumable = ResumableEntries(merged._state.entries)
+    merged._resumable = entries.ResumableEntries(merged._state.entries)
     _check_budget(merged)
     if path is None:
       close_sources()
@@ -170,7 +166,7 @@ def _check_randomness(ledgers: list[PrivacyLedger]) -> None:
   for ledger in ledgers:
     for entry in ledger._state.entries:
       identity = entry.randomness_id
-      name = name_of(identity)
+      name = entries.name_of(identity)
       # With one secret a training may be repeated, in another ledger. What was
       # begun once, at one time, and is in two files is not that.
       once = entry.kind == 'reserve' and name and entry.time
@@ -197,27 +193,24 @@ def _check_budget(merged: PrivacyLedger) -> None:
     compose_event(committed, merged.accountant, merged.neighboring_relation)
     return
   if unproven and not merged.allow_no_proof:
-    raise budget_lib.BudgetExceededError(
-      budget,
-      merged._epsilon(committed),
-      math.inf,
+    message = (
       'A release without a privacy proof is in a ledger without a budget; no '
       'budget bounds it. Nothing was merged. Merge it without a budget, or '
-      'with a ledger that was made with allow_no_proof=True.',
+      'with a ledger that was made with allow_no_proof=True.'
     )
+    spent = merged._epsilon(committed)
+    raise budget_lib.BudgetExceededError(budget, spent, math.inf, message)
   asked = merged._epsilon(committed)
   if asked <= budget.epsilon:
     return
   spent = merged._epsilon(no_proof.split(merged.event)[0])
-  raise budget_lib.BudgetExceededError(
-    budget,
-    spent,
-    asked,
+  message = (
     f'The budget of epsilon {budget.epsilon:.7g} at delta={budget.delta:g} is '
     'lower than what is spent already: together the ledgers have charged '
     f'{spent:.7g}, and {asked:.7g} with what is reserved. Nothing was merged. '
-    'Give a larger budget, or release reservations first.',
+    'Give a larger budget, or release reservations first.'
   )
+  raise budget_lib.BudgetExceededError(budget, spent, asked, message)
 
 
 def _taken(
@@ -352,7 +345,7 @@ def _records(
 
 
 def _entry_records(
-  entry: Entry, label: str, kept: bool
+  entry: entries.Entry, label: str, kept: bool
 ) -> list[dict[str, Any]]:
   first = {
     'kind': entry.kind,

@@ -31,13 +31,7 @@ _BYTES_KEPT = 2**28
 
 
 class ZCDPGuarantee(NamedTuple):
-  """(xi, rho)-zCDP except with probability 1 - exp(log_kept).
-
-  Attributes:
-    rho: zero or more.
-    xi: zero or more.
-    log_kept: zero or less.
-  """
+  """(xi, rho)-zCDP except with probability 1 - exp(log_kept)."""
 
   rho: float
   xi: float = 0.0
@@ -215,11 +209,7 @@ def cached(
 
   Beyond the capacity, results chosen at random are dropped: an LRU cache would
   find nothing for a caller that asks for one more than the capacity, in the
-  same order again and again.
-
-  Args:
-    capacity: how much is kept, in the units of `size_of`.
-    size_of: size of a result; by default every result is one.
+  same order again and again. By default the size of every result is one.
   """
 
   def decorate(function: _Function) -> _Function:
@@ -255,15 +245,10 @@ def cached(
 def renyi_curve(mechanism: Mechanism, orders: tuple[float, ...]) -> np.ndarray:
   """Returns the Renyi divergences of a mechanism, larger of both directions.
 
-  Args:
-    mechanism: a mechanism. Of an (epsilon, delta) one, that of its pure part;
-      see `failure`. Of a data-dependent one, of what comes out for the table
-      from what comes out for a neighbour; see `votes`.
-    orders: orders above 1.
-
-  Returns:
-    Float64 [len(orders)], in nats; read-only. Infinite where no bound is known,
-    or where the numerics fail.
+  Of an (epsilon, delta) one, those of its pure part; see `failure`. Of a
+  data-dependent one, of what comes out for the table from what comes out for a
+  neighbour; see `votes`. Infinite where no bound is known, or where the
+  numerics fail.
   """
   a = np.array(orders, np.float64)
   with np.errstate(all='ignore'):
@@ -297,12 +282,8 @@ def total_zcdp(composition: Composition) -> ZCDPGuarantee:
   """Returns the sums of rho, xi and log_kept, from above."""
   each = [(mechanism.zcdp(), count) for mechanism, count in composition]
   upwards = 1 + _ROUNDING * (1 + len(each))
-  return ZCDPGuarantee(
-    *(
-      sum(count * part[field] for part, count in each) * upwards
-      for field in range(3)
-    )
-  )
+  sums = [sum(count * part[i] for part, count in each) for i in range(3)]
+  return ZCDPGuarantee(*(total * upwards for total in sums))
 
 
 def pure_epsilon(composition: Composition) -> float:
@@ -310,8 +291,6 @@ def pure_epsilon(composition: Composition) -> float:
 
   The composition is private at this epsilon but for `failure`; it is infinite
   if a mechanism is not pure.
-
-  #### Example
 
   >>> from tfdpflows.accounting.mechanisms import Laplace
   >>> pure_epsilon([(Laplace(2.0), 3)])
@@ -332,8 +311,6 @@ def failure(composition: Composition) -> float:
 
   An (epsilon, delta) mechanism is, with probability 1 - delta, a pure one
   (Kairouz, Oh and Viswanath 2015).
-
-  #### Example
 
   >>> from tfdpflows.accounting.mechanisms import EpsilonDelta
   >>> failure([(EpsilonDelta(1.0, 1e-6), 1)])

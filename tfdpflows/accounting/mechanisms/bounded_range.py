@@ -54,11 +54,7 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows.accounting import events
-from tfdpflows.accounting.mechanisms.base import (
-  Mechanism,
-  PureMechanism,
-  ZCDPGuarantee,
-)
+from tfdpflows.accounting.mechanisms import base
 from tfdpflows.accounting.mechanisms.epsilon_delta import (
   epsilon_delta,
   pure_renyi,
@@ -83,21 +79,15 @@ _ROUNDING = 1e-14
 
 
 @dataclasses.dataclass(frozen=True)
-class BoundedRange(SampledMechanism, PureMechanism):
-  """A mechanism whose losses lie in an interval.
-
-  Attributes:
-    epsilon: length of the interval, in nats.
-    sampling_probability: as in `SampledMechanism`.
-    row: as in `SampledMechanism`, but not `OPPOSITE`.
-  """
+class BoundedRange(SampledMechanism, base.PureMechanism):
+  """A mechanism whose losses lie in an interval; `row` is not `OPPOSITE`."""
 
   name = 'bounded_range'
   words = 'bounded-range (exponential)'
   worst = {'epsilon': max, 'sampling_probability': max}
   shards_compare = True
 
-  epsilon: float
+  epsilon: float  # Length of the interval, in nats.
   sampling_probability: float = 1.0
   row: int = ABSENT
 
@@ -119,7 +109,7 @@ class BoundedRange(SampledMechanism, PureMechanism):
     )
     return np.fmin(curve, sampled)
 
-  def zcdp(self) -> ZCDPGuarantee:
+  def zcdp(self) -> base.ZCDPGuarantee:
     """rho = epsilon^2 / 8 (Cesar and Rogers 2021), or that of its epsilon.
 
     The loss lies in an interval of length epsilon, so that by Hoeffding's lemma
@@ -127,7 +117,7 @@ class BoundedRange(SampledMechanism, PureMechanism):
     epsilon^2 / 8 because K(-1) = 0.
     """
     rho = min(self.epsilon * self.epsilon / 8, pure_rho(self.epsilon))
-    return ZCDPGuarantee.above(rho)
+    return base.ZCDPGuarantee.above(rho)
 
   def unsampled_epsilon(self) -> float:
     return self.epsilon
@@ -154,8 +144,7 @@ class ExponentialMechanismDpEvent(dp_accounting.DpEvent):
 
 
 @events.register(
-  ExponentialMechanismDpEvent,
-  'exponential mechanism, epsilon {0.epsilon:.6g}',
+  ExponentialMechanismDpEvent, 'exponential mechanism, epsilon {0.epsilon:.6g}'
 )
 def _(event, relation):
   return _bounded_range(events.event_number(event, 'epsilon'))
@@ -196,7 +185,7 @@ def _(event, relation):
   )
 
 
-def _bounded_range(epsilon: float) -> list[tuple[Mechanism, int]]:
+def _bounded_range(epsilon: float) -> list[tuple[base.Mechanism, int]]:
   return [(BoundedRange(epsilon), 1)] if epsilon > 0 else []
 
 
@@ -223,12 +212,7 @@ def _unsampled_renyi(epsilon: float, a: np.ndarray) -> np.ndarray:
 
 
 class AdaptiveProfile:
-  """Deltas at the points of a grid of epsilons, and between them.
-
-  Args:
-    deltas: Float64 [n + 1], at `interval * i`; falling, the last one zero.
-    interval: distance of the points, in nats.
-  """
+  """Deltas at epsilons `interval * i`, falling to zero, and between them."""
 
   def __init__(self, deltas: np.ndarray, interval: float):
     self._deltas = deltas
@@ -263,11 +247,8 @@ class AdaptiveProfile:
 def adaptive_profile(epsilon: float, count: int) -> Optional[AdaptiveProfile]:
   """Returns the profile of exponential mechanisms chosen one after another.
 
-  Args:
-    epsilon: the length of the interval of the losses of each, in nats.
-    count: how many there are; None is returned where that is too many.
-
-  #### Example
+  The losses of each are in an interval of length `epsilon`. Returns None where
+  there are too many.
 
   >>> round(adaptive_profile(0.5, 10).epsilon_at(1e-6), 2)
   3.59

@@ -50,14 +50,7 @@ from scipy import special
 
 from tfdpflows.accounting import events
 from tfdpflows.accounting.events import Relation, decompose, event_number
-from tfdpflows.accounting.mechanisms import losses
-from tfdpflows.accounting.mechanisms.base import (
-  Composition,
-  Mechanism,
-  NonPrivate,
-  loss_distributions,
-  renyi_curve,
-)
+from tfdpflows.accounting.mechanisms import base, losses
 from tfdpflows.accounting.mechanisms.epsilon_delta import EpsilonDelta
 from tfdpflows.accounting.mechanisms.sampled import ABSENT, PRESENT
 
@@ -66,33 +59,30 @@ _ROUNDING = 1e-14
 
 
 @dataclasses.dataclass(frozen=True)
-class Mixture(Mechanism):
-  """One of several mechanisms, drawn independently of the row that differs.
-
-  Attributes:
-    parts: pairs of a mechanism and its probability, the likeliest first; their
-      sum may be slightly above one.
-  """
+class Mixture(base.Mechanism):
+  """One of several mechanisms, drawn independently of the row that differs."""
 
   name = 'mixture'
   words = 'capped Gaussian'
   takes_delta = True
   on_sample = True
 
-  parts: tuple[tuple[Mechanism, float], ...]
+  # With their probabilities, the likeliest first. The sum may be above one, by
+  # rounding.
+  parts: tuple[tuple[base.Mechanism, float], ...]
 
   @property
   def work(self) -> float:
     return sum(part.work for part, _ in self.parts)
 
-  def inner(self) -> tuple[Mechanism, ...]:
+  def inner(self) -> tuple[base.Mechanism, ...]:
     return tuple(part for part, _ in self.parts)
 
   def renyi(self, orders: np.ndarray) -> np.ndarray:
     """The moment is the average of those of the parts."""
     a, key = orders, tuple(orders.tolist())
     moments = [
-      math.log(weight) + (a - 1) * renyi_curve(part, key)
+      math.log(weight) + (a - 1) * base.renyi_curve(part, key)
       for part, weight in self.parts
     ]
     moment = np.logaddexp.reduce(moments, axis=0)
@@ -121,7 +111,7 @@ class Mixture(Mechanism):
   def loss_distributions(self, interval: float) -> losses.LossPair:
     """The average of the distributions of the parts."""
     parts = [
-      (loss_distributions(part, interval), weight)
+      (base.loss_distributions(part, interval), weight)
       for part, weight in self.parts
     ]
     symmetric = all(remove is add for (remove, add), _ in parts)
@@ -140,20 +130,20 @@ class Mixture(Mechanism):
     return found[0], found[-1]
 
 
-def without_mixtures(composition: Composition) -> dict[Mechanism, int]:
+def without_mixtures(
+  composition: base.Composition,
+) -> dict[base.Mechanism, int]:
   """Returns the likeliest part of each mixture, and a failure for the others.
 
   What is private for these counts is so for `composition`. Mixtures that are
   parts of other mechanisms stay.
-
-  #### Example
 
   >>> from tfdpflows.accounting.mechanisms import Gaussian
   >>> mixture = Mixture(((Gaussian(2.0), 0.75), (Gaussian(1.0), 0.25)))
   >>> [mechanism.name for mechanism in without_mixtures([(mixture, 1)])]
   ['gaussian', 'epsilon_delta']
   """
-  found: dict[Mechanism, int] = {}
+  found: dict[base.Mechanism, int] = {}
   for mechanism, count in composition:
     left = [mechanism]
     if isinstance(mechanism, Mixture):
@@ -203,12 +193,12 @@ def _(event, relation):
   gaussian = dp_accounting.GaussianDpEvent(event.noise_multiplier)
   limit = cap(event, relation)
   plain = decompose(dp_accounting.PoissonSampledDpEvent(q, gaussian), relation)
-  if limit.most == 0 or not plain or NonPrivate() in plain:
+  if limit.most == 0 or not plain or base.NonPrivate() in plain:
     return list(plain.items())
   (uncapped,) = plain
   (exchange,) = decompose(gaussian, Relation.REPLACE_ONE)
 
-  def on_sample(probability: float) -> Mechanism:
+  def on_sample(probability: float) -> base.Mechanism:
     if probability == 1:
       return exchange
     row = ABSENT if relation is Relation.ADD_OR_REMOVE_ONE else PRESENT
@@ -216,7 +206,7 @@ def _(event, relation):
       exchange, sampling_probability=probability, row=row
     )
 
-  weights: dict[Mechanism, float] = {}
+  weights: dict[base.Mechanism, float] = {}
   for part, weight in (
     (uncapped, 1 - limit.most if limit.most < 1 else 0.0),
     (on_sample(limit.share), limit.least),
@@ -238,8 +228,6 @@ def overflow(event: TruncatedSubsampledGaussianDpEvent) -> float:
   Raises:
     ValueError: if a parameter is outside its range.
 
-  #### Example
-
   >>> overflow(TruncatedSubsampledGaussianDpEvent(3, 0.5, 3, 1.0))
   0.125...
   """
@@ -258,29 +246,18 @@ def overflow(event: TruncatedSubsampledGaussianDpEvent) -> float:
 
 
 class Cap(NamedTuple):
-  """The effect of the cap, as in the proof above.
+  """The effect of the cap, as in the proof above."""
 
-  Attributes:
-    least: probability that the other rows fill the sample, from below.
-    most: the same from above.
-    share: probability with which the row that differs is then kept, from above.
-  """
-
-  least: float
-  most: float
-  share: float
+  least: float  # Probability that the other rows fill the sample, from below.
+  most: float  # The same from above.
+  share: float  # That the row that differs is then kept, from above.
 
 
-def cap(
-  event: TruncatedSubsampledGaussianDpEvent,
-  relation: Relation,
-) -> Cap:
+def cap(event: TruncatedSubsampledGaussianDpEvent, relation: Relation) -> Cap:
   """Returns the effect of the cap of an event.
 
   Raises:
     ValueError: if a parameter is outside its range.
-
-  #### Example
 
   >>> relation = Relation.REPLACE_ONE
   >>> event = TruncatedSubsampledGaussianDpEvent(3, 0.5, 1, 1.0)

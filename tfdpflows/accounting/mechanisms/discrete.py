@@ -16,18 +16,9 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows.accounting import events
-from tfdpflows.accounting.events import (
-  RefusedEventError,
-  Relation,
-  event_number,
-)
 from tfdpflows.accounting.logarithms import log_bernoulli, log_sum
+from tfdpflows.accounting.mechanisms import base
 from tfdpflows.accounting.mechanisms import losses as losses_lib
-from tfdpflows.accounting.mechanisms.base import (
-  NonPrivate,
-  PureMechanism,
-  ZCDPGuarantee,
-)
 from tfdpflows.accounting.mechanisms.epsilon_delta import pure_renyi, pure_rho
 from tfdpflows.accounting.mechanisms.laplace import laplace_rho
 from tfdpflows.accounting.mechanisms.sampled import ABSENT, log_mixed
@@ -45,24 +36,18 @@ _SLACK = 1e-10
 
 
 class DiscretePair(NamedTuple):
-  """A pair of discrete distributions.
+  """A pair of discrete distributions, each float64 [k]."""
 
-  Attributes:
-    losses: Float64 [k], log(P / Q), increasing, in nats.
-    upper: Float64 [k], masses of P; their errors are relative to each.
-    lower: Float64 [k], masses of Q.
-  """
-
-  losses: np.ndarray
-  upper: np.ndarray
-  lower: np.ndarray
+  losses: np.ndarray  # log(P / Q), increasing, in nats.
+  upper: np.ndarray  # Masses of P; their errors are relative to each.
+  lower: np.ndarray  # Masses of Q.
 
   def swapped(self) -> DiscretePair:
     """The pair (Q, P)."""
     return DiscretePair(-self.losses[::-1], self.lower[::-1], self.upper[::-1])
 
 
-class DiscreteMechanism(PureMechanism):
+class DiscreteMechanism(base.PureMechanism):
   """A mechanism with finitely many losses, which may be on a sample."""
 
   row = ABSENT
@@ -79,15 +64,10 @@ class DiscreteMechanism(PureMechanism):
   def pair(self, most: int = _MOST_LOSSES) -> DiscretePair:
     """Returns the pair on the sample: that of `sampled`.
 
-    Args:
-      most: about how many losses there may be. Where there would be more,
-        neighbouring ones are put together: what they have under P and Q is
-        moved to the first and the last of them with both kept, which can only
-        add divergence ('Connect the dots', Doroshenko et al. 2022, theorem
-        3.3).
-
-    Returns:
-      A `DiscretePair`.
+    Where there would be many more than `most` losses, neighbouring ones are put
+    together: what they have under P and Q is moved to the first and the last of
+    them with both kept, which can only add divergence ('Connect the dots',
+    Doroshenko et al. 2022, theorem 3.3).
     """
     pair = self.unsampled_pair(most)
     q = self.sampling_probability
@@ -105,12 +85,8 @@ class DiscreteMechanism(PureMechanism):
     under = over.swapped()
     rest = 1 - float(np.sum(over.upper)) - float(np.sum(over.lower))
     rest = max(rest, 0.0) + 16 * _EPS
-    return DiscretePair(
-      *(
-        np.concatenate([low, [middle], high])
-        for low, middle, high in zip(under, (0.0, rest, rest), over)
-      )
-    )
+    parts = zip(under, (0.0, rest, rest), over)
+    return DiscretePair(*(np.concatenate([a, [b], c]) for a, b, c in parts))
 
   def loss_range(self) -> tuple[float, float]:
     losses = self.pair().losses
@@ -134,20 +110,16 @@ class DiscreteMechanism(PureMechanism):
     curve = renyi_of_pair(self.pair(_MOST_IN_CURVE), orders)
     return np.fmin(np.fmin(curve, epsilon), pure_renyi(epsilon, orders))
 
-  def zcdp(self) -> ZCDPGuarantee:
-    return ZCDPGuarantee.above(pure_rho(self.unsampled_epsilon()))
+  def zcdp(self) -> base.ZCDPGuarantee:
+    return base.ZCDPGuarantee.above(pure_rho(self.unsampled_epsilon()))
 
 
 @dataclasses.dataclass(frozen=True)
 class DiscreteLaplace(DiscreteMechanism):
   """Sums of whole numbers with discrete Laplace (two-sided geometric) noise.
 
-  Attributes:
-    noise_parameter: a, above zero: the noise Z has mass tanh(a/2) exp(-a |z|)
-      at each integer z.
-    sensitivity: s, how far the sums move in the l1 norm.
-    sampling_probability: as in `sampled.SampledMechanism`.
-    row: as there, but not `OPPOSITE`.
+  The noise Z has mass tanh(a/2) exp(-a |z|) at each integer z, a being the
+  parameter. A sample is as in `SampledMechanism`, but `row` is not `OPPOSITE`.
 
   #### Formal guarantee
   P is the law of s + Z and Q that of Z. With y = exp(-a) the losses are a (2k -
@@ -171,19 +143,14 @@ class DiscreteLaplace(DiscreteMechanism):
   }
 
   noise_parameter: float
-  sensitivity: float
+  sensitivity: float  # s, how far the sums move in the l1 norm.
   sampling_probability: float = 1.0
   row: int = ABSENT
 
   @functools.cached_property
   def _key(self) -> tuple:
-    return (
-      self.name,
-      self.noise_parameter,
-      self.sampling_probability,
-      self.sensitivity,
-      self.row,
-    )
+    values = self.noise_parameter, self.sampling_probability
+    return (self.name, *values, self.sensitivity, self.row)
 
   def loss_bound(self) -> float:
     return self.noise_parameter * self.sensitivity
@@ -205,9 +172,9 @@ class DiscreteLaplace(DiscreteMechanism):
       self.noise_parameter, self.sensitivity, orders
     )
 
-  def zcdp(self) -> ZCDPGuarantee:
+  def zcdp(self) -> base.ZCDPGuarantee:
     rho = discrete_laplace_rho(self.noise_parameter, self.sensitivity)
-    return ZCDPGuarantee.above(rho)
+    return base.ZCDPGuarantee.above(rho)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,10 +183,6 @@ class RandomizedResponse(DiscreteMechanism):
 
   P is 1 - p + p/k at the answer of the row and p/k at the k - 1 others, Q
   likewise for another row. The losses are -x, 0 and x = log(1 + k (1 - p) / p).
-
-  Attributes:
-    noise_parameter: p, inside (0, 1).
-    num_buckets: k, 2 or more.
   """
 
   name = 'randomized_response'
@@ -227,8 +190,8 @@ class RandomizedResponse(DiscreteMechanism):
   worst = {'noise_parameter': min}
   work = 0.25
 
-  noise_parameter: float
-  num_buckets: float
+  noise_parameter: float  # p, inside (0, 1).
+  num_buckets: float  # k, 2 or more.
 
   def _loss(self) -> float:
     p, k = self.noise_parameter, self.num_buckets
@@ -255,10 +218,6 @@ class RandomizedResponseOrNull(DiscreteMechanism):
 
   P is as for `RandomizedResponse`, Q is the uniform law. The losses are log(k
   (1 - p) + p) at the answer, and log(p) elsewhere.
-
-  Attributes:
-    noise_parameter: p, inside (0, 1).
-    num_buckets: k, 2 or more.
   """
 
   name = 'response_or_null'
@@ -267,8 +226,8 @@ class RandomizedResponseOrNull(DiscreteMechanism):
   symmetric = False
   work = 0.25
 
-  noise_parameter: float
-  num_buckets: float
+  noise_parameter: float  # p, inside (0, 1).
+  num_buckets: float  # k, 2 or more.
 
   def unsampled_epsilon(self) -> float:
     p, k = self.noise_parameter, self.num_buckets
@@ -283,12 +242,12 @@ class RandomizedResponseOrNull(DiscreteMechanism):
       np.array([(k - 1) / k, 1 / k]),
     )
 
-  def zcdp(self) -> ZCDPGuarantee:
+  def zcdp(self) -> base.ZCDPGuarantee:
     p, k = self.noise_parameter, self.num_buckets
     # Both losses, which have different signs, in an interval.
     length = -math.log(p) + math.log1p((k - 1) * (1 - p))
     hoeffding = length * length / 8 * (1 + _ROUNDING)
-    return ZCDPGuarantee.above(
+    return base.ZCDPGuarantee.above(
       min(pure_rho(self.unsampled_epsilon()), hoeffding)
     )
 
@@ -321,21 +280,21 @@ class DiscreteLaplaceDpEvent(dp_accounting.DpEvent):
   'sensitivity {0.sensitivity}',
 )
 def _(event, relation):
-  a = event_number(event, 'noise_parameter')
+  a = events.event_number(event, 'noise_parameter')
   if a == 0:
     raise ValueError(
       f'noise_parameter of {event!r} must be above zero: there is no such '
       'noise. Less of it is more noise.'
     )
-  shift = event_number(event, 'sensitivity', 0, _LARGEST_WHOLE // 2)
+  shift = events.event_number(event, 'sensitivity', 0, _LARGEST_WHOLE // 2)
   if shift != int(shift):
     raise ValueError(f'sensitivity of {event!r} must be an integer.')
-  if relation is Relation.REPLACE_ONE:
+  if relation is events.Relation.REPLACE_ONE:
     shift *= 2
   if shift == 0:
     return []
   if not math.isfinite(a * shift):
-    return [(NonPrivate(), 1)]
+    return [(base.NonPrivate(), 1)]
   return [(DiscreteLaplace(a, shift), 1)]
 
 
@@ -368,12 +327,12 @@ class RandomizedResponseDpEvent(dp_accounting.DpEvent):
   'noise parameter {0.noise_parameter:.6g}',
 )
 def _(event, relation):
-  p = event_number(event, 'noise_parameter', 0.0, 1.0)
-  k = event_number(event, 'num_buckets', 1, _LARGEST_WHOLE)
+  p = events.event_number(event, 'noise_parameter', 0.0, 1.0)
+  k = events.event_number(event, 'num_buckets', 1, _LARGEST_WHOLE)
   if k != int(k):
     raise ValueError(f'num_buckets of {event!r} must be an integer.')
-  if relation is Relation.ADD_OR_REMOVE_ONE:
-    raise RefusedEventError(
+  if relation is events.Relation.ADD_OR_REMOVE_ONE:
+    raise events.RefusedEventError(
       event,
       'a row that is added adds an answer: randomized response is only '
       'supported with REPLACE_ONE and REPLACE_SPECIAL, not with '
@@ -382,8 +341,8 @@ def _(event, relation):
   if k == 1 or p == 1:
     return []
   if p == 0:
-    return [(NonPrivate(), 1)]
-  if relation is Relation.REPLACE_ONE:
+    return [(base.NonPrivate(), 1)]
+  if relation is events.Relation.REPLACE_ONE:
     return [(RandomizedResponse(p, k), 1)]
   return [(RandomizedResponseOrNull(p, k), 1)]
 
@@ -394,8 +353,6 @@ def renyi_of_pair(pair: DiscretePair, a: np.ndarray) -> np.ndarray:
   With r = P / Q = 1 + v, the moments less one are E_Q[r^b - 1 - b v] for b = a
   and b = 1 - a, sums of positive terms, as E_Q[v] = 0; so that nothing cancels
   where they are small.
-
-  #### Example
 
   >>> pair = RandomizedResponse(0.5, 2.0).pair()
   >>> print(renyi_of_pair(pair, np.array([2.0])).round(6))
@@ -435,8 +392,6 @@ def discrete_laplace_renyi(
   as the masses between the ends make a geometric series. Towards y = 1 that is
   the Laplace mechanism (Mironov 2017, table II). Where it cancels,
   `discrete_laplace_rho` is taken.
-
-  #### Example
 
   >>> print(discrete_laplace_renyi(1.0, 1.0, np.array([2.0])).round(6))
   [0.735326]

@@ -18,24 +18,14 @@ import numpy as np
 from tfdpflows.accounting import events
 from tfdpflows.accounting.events import event_number
 from tfdpflows.accounting.logarithms import log_expm1
-from tfdpflows.accounting.mechanisms import losses
-from tfdpflows.accounting.mechanisms.base import (
-  Mechanism,
-  ZCDPGuarantee,
-  amplified,
-)
+from tfdpflows.accounting.mechanisms import base, losses
 
 _ROUNDING = 1e-14
 
 
 @dataclasses.dataclass(frozen=True)
-class EpsilonDelta(Mechanism):
-  """An (epsilon, delta)-private mechanism.
-
-  Attributes:
-    epsilon: in nats.
-    delta: in [0, 1].
-  """
+class EpsilonDelta(base.Mechanism):
+  """An (epsilon, delta)-private mechanism."""
 
   name = 'epsilon_delta'
   words = '(epsilon, delta)'
@@ -50,7 +40,7 @@ class EpsilonDelta(Mechanism):
 
     Balle, Barthe and Gaboardi 2018, theorems 8 and 9.
     """
-    epsilon, delta = amplified(self.epsilon, probability), self.delta
+    epsilon, delta = base.amplified(self.epsilon, probability), self.delta
     if delta > 0:
       delta = min(math.nextafter(probability * delta, 1.0), delta)
     return EpsilonDelta(epsilon, delta) if epsilon or delta else None
@@ -59,10 +49,10 @@ class EpsilonDelta(Mechanism):
     """Of the pure part, see `failure`."""
     return pure_renyi(self.epsilon, orders)
 
-  def zcdp(self) -> ZCDPGuarantee:
+  def zcdp(self) -> base.ZCDPGuarantee:
     log_kept = math.log1p(-self.delta) if self.delta < 1 else -math.inf
     rho = math.nextafter(pure_rho(self.epsilon), math.inf)
-    return ZCDPGuarantee(rho, 0.0, log_kept)
+    return base.ZCDPGuarantee(rho, 0.0, log_kept)
 
   def pure_epsilon(self) -> float:
     return self.epsilon
@@ -96,7 +86,7 @@ class EpsilonDelta(Mechanism):
 
 def epsilon_delta(
   epsilon: float, delta: float = 0.0
-) -> list[tuple[Mechanism, int]]:
+) -> list[tuple[base.Mechanism, int]]:
   """Returns one run, or none where it costs nothing."""
   if epsilon == 0 and delta == 0:
     return []
@@ -160,8 +150,7 @@ class PermuteAndFlipDpEvent(dp_accounting.DpEvent):
 
 
 @events.register(
-  PermuteAndFlipDpEvent,
-  'permute-and-flip, epsilon {0.epsilon:.6g}',
+  PermuteAndFlipDpEvent, 'permute-and-flip, epsilon {0.epsilon:.6g}'
 )
 def _(event, relation):
   return epsilon_delta(event_number(event, 'epsilon'))

@@ -18,24 +18,7 @@ from scipy import special
 
 from tfdpflows.accounting import events
 from tfdpflows.accounting.logarithms import log_bernoulli, log_expm1, log_sum
-from tfdpflows.accounting.mechanisms import gaussian_profile
-from tfdpflows.accounting.mechanisms.base import (
-  Mechanism,
-  NonPrivate,
-  ZCDPGuarantee,
-  amplified_epsilons,
-  lower_log,
-)
-from tfdpflows.accounting.mechanisms.sampled import (
-  ABSENT,
-  OPPOSITE,
-  PRESENT,
-  SampledMechanism,
-  log_mixed,
-  log_moment,
-  log_symmetric,
-  sampled_loss,
-)
+from tfdpflows.accounting.mechanisms import base, gaussian_profile, sampled
 
 # Tails of the noise beyond this many standard deviations (mass 2e-33) count as
 # an infinite loss.
@@ -64,15 +47,8 @@ _ULPS = 1e-15
 
 
 @dataclasses.dataclass(frozen=True)
-class Gaussian(SampledMechanism):
+class Gaussian(sampled.SampledMechanism):
   """A sum with Gaussian noise.
-
-  Attributes:
-    noise_multiplier: standard deviation of the noise over the sensitivity.
-    sampling_probability: as in `SampledMechanism`.
-    row: as in `SampledMechanism`.
-
-  #### Example
 
   >>> print(Gaussian(2.0).renyi(np.array([2.0, 4.0])))
   [0.25 0.5 ]
@@ -85,9 +61,9 @@ class Gaussian(SampledMechanism):
   shards_compare = True
   bounded = False
 
-  noise_multiplier: float
+  noise_multiplier: float  # Standard deviation over the sensitivity.
   sampling_probability: float = 1.0
-  row: int = ABSENT
+  row: int = sampled.ABSENT
 
   def loss_bound(self) -> float:
     sigma = self.noise_multiplier
@@ -103,7 +79,7 @@ class Gaussian(SampledMechanism):
     sigma, q = self.noise_multiplier, self.sampling_probability
     high = Gaussian(2 * sigma).loss_bound()
     low = -high - 0.25 / sigma / sigma
-    return sampled_loss(high, q) - sampled_loss(low, q)
+    return sampled.sampled_loss(high, q) - sampled.sampled_loss(low, q)
 
   def opposite_masses(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """As in `SampledMechanism`.
@@ -130,7 +106,7 @@ class Gaussian(SampledMechanism):
 
   def loss_scale(self) -> float:
     sigma, q = self.noise_multiplier, self.sampling_probability
-    if self.row == OPPOSITE:
+    if self.row == sampled.OPPOSITE:
       ratio = math.sinh(min(0.25 / sigma / sigma, 100.0))
       return min(2 * q * math.sqrt(ratio), 1 / sigma)
     # Under Q, sampled, and at most the one without sampling.
@@ -148,19 +124,19 @@ class Gaussian(SampledMechanism):
       orders, self.sampling_probability, sigma, self.row
     )
 
-  def zcdp(self) -> ZCDPGuarantee:
+  def zcdp(self) -> base.ZCDPGuarantee:
     """rho = 1 / (2 sigma^2), with equality."""
     rho = 0.5 / self.noise_multiplier / self.noise_multiplier
-    return ZCDPGuarantee.above(rho)
+    return base.ZCDPGuarantee.above(rho)
 
   def epsilon_at(self, log_delta: np.ndarray) -> np.ndarray:
     # One over the noise, upwards.
     mu = math.nextafter(1 / self.noise_multiplier, math.inf)
     q = self.sampling_probability
     epsilon = gaussian_profile.epsilon_at(
-      lower_log(log_delta) - math.log(q), mu
+      base.lower_log(log_delta) - math.log(q), mu
     )
-    return amplified_epsilons(epsilon, q)
+    return base.amplified_epsilons(epsilon, q)
 
   def gaussian_mu(self) -> float:
     """The mu of one run, see `tfdpflows.accounting.gdp`."""
@@ -168,14 +144,14 @@ class Gaussian(SampledMechanism):
     if q == 1:
       return x
     # The log of mu^2 / q^2.
-    if self.row == OPPOSITE and x >= 1e-5:
+    if self.row == sampled.OPPOSITE and x >= 1e-5:
       # Noise of 2 / x around 1 and around -1: 2 exp(x^2 / 4) - 2 exp(-x^2 / 4).
       square = x * x / 4
       log_square = math.log(2) + square + math.log(-math.expm1(-2 * square))
     elif x < 1e-5:
       # The first terms of both series; what follows is x^2 of them.
       log_square = 2 * math.log(x)
-      if self.row == PRESENT:
+      if self.row == sampled.PRESENT:
         log_square += math.log1p(math.sqrt(2 / math.pi) * x)
     elif not self.row or x > 6:
       # Above 6, Phi(3 x / 2) is one and the rest is nothing.
@@ -201,21 +177,15 @@ def _(event, relation):
   return gaussian_run(noise)
 
 
-def gaussian_run(noise: float) -> list[tuple[Mechanism, int]]:
+def gaussian_run(noise: float) -> list[tuple[base.Mechanism, int]]:
   """Returns one run with a noise of zero or more."""
-  return [(Gaussian(noise) if noise > 0 else NonPrivate(), 1)]
+  return [(Gaussian(noise) if noise > 0 else base.NonPrivate(), 1)]
 
 
 def joint_noise(gaussians: dict[Gaussian, int]) -> float:
   """Returns the noise of the one Gaussian release that equals several.
 
-  Args:
-    gaussians: how often each of them happens; none is sampled.
-
-  Returns:
-    The standard deviation, rounded downwards.
-
-  #### Example
+  It is rounded downwards; none of these is sampled.
 
   >>> joint_noise({Gaussian(4.0): 4})
   2.0
@@ -244,7 +214,7 @@ def joint_noise(gaussians: dict[Gaussian, int]) -> float:
   return max(noise, 5e-324)
 
 
-def joined(counts: dict[Mechanism, int]) -> dict[Mechanism, int]:
+def joined(counts: dict[base.Mechanism, int]) -> dict[base.Mechanism, int]:
   """Returns counts with all Gaussian mechanisms on the whole table as one."""
   plain = {
     mechanism: count
@@ -266,12 +236,6 @@ def sampled_gaussian_renyi(
   Zhang 2019, theorem 5): at whole orders a finite sum, between them the smaller
   one of an integral and of the chord, as the log moment is convex. Never above
   the divergence without sampling.
-
-  Args:
-    a: orders above 1.
-    q: probability of sampling, inside (0, 1).
-    sigma: noise over sensitivity, above zero.
-    row: as in `SampledMechanism`.
   """
   moments = _one_sided(a, q, sigma)
   if row:
@@ -283,7 +247,7 @@ def sampled_gaussian_renyi(
         both[wanted], _symmetric_moments(a[wanted], q, sigma)
       )
     moments = both
-    if row == OPPOSITE and sigma >= _LEAST_NOISE:
+    if row == sampled.OPPOSITE and sigma >= _LEAST_NOISE:
       # Those of PRESENT are larger.
       wanted = a < _FEW
       moments[wanted] = np.fmin(
@@ -315,13 +279,16 @@ def _opposite_moments(a: np.ndarray, q: float, noise: float) -> np.ndarray:
       continue
     z = low + step * np.arange(points + 1)
     y = z / noise
-    upper, lower = log_mixed(y - shift, q), log_mixed(-y - shift, q)
+    upper, lower = (
+      sampled.log_mixed(y - shift, q),
+      sampled.log_mixed(-y - shift, q),
+    )
     # r - 1, without cancellation.
     v = np.expm1(upper - lower)
     logs = log_bernoulli(order, v, upper - lower) + lower - 0.5 * z * z
     excess = log_sum(np.where(np.isnan(logs), -np.inf, logs))
     found[i] = excess + math.log(step / math.sqrt(2 * math.pi))
-  return log_moment(found, a)
+  return sampled.log_moment(found, a)
 
 
 def _one_sided(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
@@ -384,12 +351,12 @@ def _integrated_moments(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
   loss = y / sigma - 0.5 / sigma / sigma
   with np.errstate(over='ignore'):
     v = q * np.expm1(loss)
-  log_ratio = log_mixed(loss, q)
+  log_ratio = sampled.log_mixed(loss, q)
   log_density = -0.5 * y * y + math.log(step / math.sqrt(2 * math.pi))
   excess = [
     log_sum(log_density + log_bernoulli(order, v, log_ratio)) for order in a
   ]
-  return log_moment(np.array(excess), a)
+  return sampled.log_moment(np.array(excess), a)
 
 
 def _symmetric_moments(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
@@ -409,12 +376,12 @@ def _symmetric_moments(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
     t = np.arange(-20.0, high + step, step)
     distance = np.logaddexp(0.0, t)
     y = 0.5 / sigma + width / sigma * distance
-    log_ratio = log_mixed(width / sigma / sigma * distance, q)
-    logs = log_symmetric(order, log_ratio) - 0.5 * y * y
+    log_ratio = sampled.log_mixed(width / sigma / sigma * distance, q)
+    logs = sampled.log_symmetric(order, log_ratio) - 0.5 * y * y
     logs -= np.logaddexp(0.0, -t)
     excess[i] = log_sum(logs) + math.log(step)
   excess += math.log(width / sigma / math.sqrt(2 * math.pi))
-  return log_moment(excess, a)
+  return sampled.log_moment(excess, a)
 
 
 def gaussian_masses(
@@ -422,12 +389,8 @@ def gaussian_masses(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the masses of N(1, sigma^2) and N(0, sigma^2) between losses.
 
-  Args:
-    sigma: standard deviation of the noise over the sensitivity.
-    edges: Float64 [k + 1], losses in nats, increasing; may be infinite.
-
-  Returns:
-    Two float64 [k], with errors relative to each mass.
+  The edges are increasing, and may be infinite; errors are relative to each
+  mass.
   """
   shift = 0.5 / sigma
   with np.errstate(invalid='ignore', over='ignore'):

@@ -30,16 +30,10 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(14)
 def log_delta_at(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> np.ndarray:
   """Returns the log of the smallest delta at an epsilon, from above.
 
-  Args:
-    epsilon: zero or more, in nats.
-    mu: one over the noise, above zero; broadcast against `epsilon`.
-
-  Returns:
-    Float64, at most 1e-9 too large, or 1e-12 where delta is above 1e-20, plus
-    the effect of a change of epsilon in its last places. Where delta is below
-    exp(-1000), some bound below that.
-
-  #### Example
+  It is at most 1e-9 too large, or 1e-12 where delta is above 1e-20, plus the
+  effect of a change of epsilon in its last places. Where delta is below
+  exp(-1000), it is some bound below that. `mu` is one over the noise, above
+  zero.
 
   >>> print(np.exp(log_delta_at(4.0, 1.0)).round(9))
   4.7122e-05
@@ -50,17 +44,11 @@ def log_delta_at(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> np.ndarray:
 
 
 def epsilon_at(log_delta: npt.ArrayLike, mu: npt.ArrayLike) -> np.ndarray:
-  """Returns the smallest epsilon at a delta.
+  """Returns the smallest epsilon at a delta; below exp(-1000) it is infinite.
 
-  Args:
-    log_delta: log of delta. Below -1000, the result is infinite.
-    mu: one over the noise, zero or more; broadcast against `log_delta`.
-
-  Returns:
-    Float64 in nats: a number whose `log_delta_at` is at most `log_delta`, and
-    larger than the smallest such one by rounding errors only.
-
-  #### Example
+  It is a number whose `log_delta_at` is at most `log_delta`, and larger than
+  the smallest such one by rounding errors only. `mu` is one over the noise,
+  zero or more.
 
   >>> print(epsilon_at(math.log(1e-5), 1.0).round(4))
   4.3772

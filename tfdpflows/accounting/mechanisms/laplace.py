@@ -14,43 +14,25 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows.accounting import events
-from tfdpflows.accounting.mechanisms.base import (
-  NonPrivate,
-  PureMechanism,
-  ZCDPGuarantee,
-)
+from tfdpflows.accounting.mechanisms import base, sampled
 from tfdpflows.accounting.mechanisms.epsilon_delta import pure_renyi
-from tfdpflows.accounting.mechanisms.sampled import (
-  ABSENT,
-  OPPOSITE,
-  SampledMechanism,
-  sampled_loss,
-  sampled_renyi,
-  unsampled_loss,
-)
 
 # Rounding of a log moment near zero, of sums, and of a few products.
 _ROUNDING = 1e-14
 
 
 @dataclasses.dataclass(frozen=True)
-class Laplace(SampledMechanism, PureMechanism):
-  """A sum with Laplace noise.
-
-  Attributes:
-    noise_multiplier: scale of the noise over the sensitivity.
-    sampling_probability: as in `SampledMechanism`.
-    row: as in `SampledMechanism`.
-  """
+class Laplace(sampled.SampledMechanism, base.PureMechanism):
+  """A sum with Laplace noise."""
 
   name = 'laplace'
   words = 'Laplace'
   worst = {'noise_multiplier': min, 'sampling_probability': max}
   shards_compare = True
 
-  noise_multiplier: float
+  noise_multiplier: float  # Scale of the noise over the sensitivity.
   sampling_probability: float = 1.0
-  row: int = ABSENT
+  row: int = sampled.ABSENT
 
   def loss_bound(self) -> float:
     return 1 / self.noise_multiplier
@@ -60,7 +42,7 @@ class Laplace(SampledMechanism, PureMechanism):
 
   def opposite_bound(self) -> float:
     top, q = 1 / (2 * self.noise_multiplier), self.sampling_probability
-    return sampled_loss(top, q) - sampled_loss(-top, q)
+    return sampled.sampled_loss(top, q) - sampled.sampled_loss(-top, q)
 
   def opposite_masses(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """As in `SampledMechanism`.
@@ -70,8 +52,8 @@ class Laplace(SampledMechanism, PureMechanism):
     """
     q, whole = self.sampling_probability, Laplace(2 * self.noise_multiplier)
     top = 1 / whole.noise_multiplier
-    low = -sampled_loss(-top, q)
-    losses = unsampled_loss(edges - low, q)
+    low = -sampled.sampled_loss(-top, q)
+    losses = sampled.unsampled_loss(edges - low, q)
     # Not the atom at the lowest loss, which is all of x < 0.
     losses[0] = math.nextafter(-top, math.inf)
     one, zero = whole.masses(np.append(-np.inf, losses))
@@ -85,7 +67,7 @@ class Laplace(SampledMechanism, PureMechanism):
     if self.on_sample:
       return np.fmin(
         pure_renyi(self.pure_epsilon() * (1 + _ROUNDING), a),
-        sampled_renyi(self, a),
+        sampled.sampled_renyi(self, a),
       )
     epsilon = 1 / self.noise_multiplier
     moment = np.logaddexp(
@@ -95,7 +77,7 @@ class Laplace(SampledMechanism, PureMechanism):
     curve = (moment + _ROUNDING * (1 + np.abs(moment))) / (a - 1)
     return np.fmin(np.fmin(curve, epsilon), a / 2 * epsilon * epsilon)
 
-  def zcdp(self) -> ZCDPGuarantee:
+  def zcdp(self) -> base.ZCDPGuarantee:
     """rho = epsilon + exp(-epsilon) - 1 (Harrison and Manurangsi 2025).
 
     Let epsilon = 1 / noise, K(s) = log E[exp(s L)] with L the privacy loss, n =
@@ -104,13 +86,13 @@ class Laplace(SampledMechanism, PureMechanism):
     + (n + 1) y^n - (n - 1) y^(n + 1), where h(1) = h'(1) = 0 and h'' = n (n^2 -
     1) y^(n - 2) (1 - y) >= 0, so that h >= 0 for y <= 1.
     """
-    return ZCDPGuarantee.above(laplace_rho(1 / self.noise_multiplier))
+    return base.ZCDPGuarantee.above(laplace_rho(1 / self.noise_multiplier))
 
   def unsampled_epsilon(self) -> float:
     return math.nextafter(1 / self.noise_multiplier, math.inf)
 
   def pure_epsilon(self) -> float:
-    if self.row == OPPOSITE:
+    if self.row == sampled.OPPOSITE:
       bound = self.opposite_bound()
       return math.nextafter(bound * (1 + _ROUNDING), math.inf)
     return super().pure_epsilon()
@@ -129,7 +111,7 @@ def _(event, relation):
   noise = events.event_number(event, 'noise_multiplier')
   if relation is events.Relation.REPLACE_ONE:
     noise = noise / 2
-  return [(Laplace(noise) if noise > 0 else NonPrivate(), 1)]
+  return [(Laplace(noise) if noise > 0 else base.NonPrivate(), 1)]
 
 
 def laplace_rho(epsilon: float) -> float:

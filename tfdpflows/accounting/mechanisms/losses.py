@@ -42,17 +42,13 @@ _EPS = float(np.finfo(np.float64).eps)
 class LossDistribution(NamedTuple):
   """Masses of P at the losses `interval * (lower + arange(len(masses)))`.
 
-  Attributes:
-    lower: index of the first grid point.
-    masses: Float64 [k], zero or more.
-    infinity: mass of an infinite loss.
-    log_mgf: Float64 [len(UNIT_ORDERS)], log sum masses * exp(order * loss) at
-      the orders `UNIT_ORDERS / interval`.
+  `log_mgf` is log sum masses * exp(order * loss) at the orders `UNIT_ORDERS /
+  interval`.
   """
 
-  lower: int
+  lower: int  # Index of the first grid point.
   masses: np.ndarray
-  infinity: float
+  infinity: float  # Mass of an infinite loss.
   log_mgf: np.ndarray
 
 
@@ -125,14 +121,10 @@ def discrete(
   logs: float,
   interval: float,
 ) -> LossDistribution:
-  """Returns a distribution of given losses, shared between grid points.
+  """Returns a distribution of increasing losses, shared between grid points.
 
-  Args:
-    losses: Float64 [k], increasing.
-    upper: Float64 [k], masses of P.
-    lower: Float64 [k], masses of Q.
-    logs: the largest log that the losses were computed from, if not themselves.
-    interval: distance of the grid points.
+  Their masses are `upper` under P and `lower` under Q; `logs` is the largest
+  log that the losses were computed from, if not themselves.
   """
   # Where rounding leaves open which side of a grid point a loss is on, it is
   # above it, where it may be moved up; `shared` does so.

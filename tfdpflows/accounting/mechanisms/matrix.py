@@ -49,11 +49,6 @@ import numpy as np
 from dp_accounting import dp_event
 
 from tfdpflows.accounting import events
-from tfdpflows.accounting.events import (
-  RefusedEventError,
-  Relation,
-  event_number,
-)
 from tfdpflows.accounting.mechanisms.gaussian import gaussian_run
 
 # Whole numbers up to this are floats.
@@ -178,9 +173,9 @@ def _describe_matrix(event: dp_accounting.DpEvent) -> str:
 @events.register(MatrixMechanismDpEvent, _describe_matrix)
 @events.register(ToeplitzMechanismDpEvent, _describe_matrix)
 def _(event, relation):
-  noise = event_number(event, 'noise_multiplier')
-  if relation is Relation.ADD_OR_REMOVE_ONE:
-    raise RefusedEventError(
+  noise = events.event_number(event, 'noise_multiplier')
+  if relation is events.Relation.ADD_OR_REMOVE_ONE:
+    raise events.RefusedEventError(
       event,
       'a row that is removed from a stream may move all later ones to other '
       'steps: streams are only supported with REPLACE_SPECIAL and REPLACE_ONE, '
@@ -193,7 +188,7 @@ def _(event, relation):
     sensitivity = _sensitivity(event, *separation)
   if sensitivity == 0:
     return []
-  if relation is Relation.REPLACE_ONE:
+  if relation is events.Relation.REPLACE_ONE:
     noise = noise / 2
   return gaussian_run(noise / sensitivity)
 
@@ -242,7 +237,7 @@ class CyclicPoissonSampledDpEvent(dp_accounting.DpEvent):
 )
 def _(event, relation):
   noise, count = cyclic_blocks(event)
-  q = event_number(event, 'sampling_probability', 0.0, 1.0)
+  q = events.event_number(event, 'sampling_probability', 0.0, 1.0)
   if noise == math.inf:
     return []
   block = dp_accounting.PoissonSampledDpEvent(
@@ -300,23 +295,20 @@ def tree_depth(steps: int) -> int:
 def cyclic_blocks(event: CyclicPoissonSampledDpEvent) -> tuple[float, int]:
   """Returns the noise of each block of steps, and the number of blocks.
 
-  Returns:
-    A pair: standard deviation over the sensitivity of a row that is drawn,
-    infinite if that is zero; and the largest number of steps of a part.
+  The noise is over the sensitivity of a row that is drawn, infinite if that is
+  zero; the number is the largest number of steps of a part.
 
   Raises:
     RefusedEventError: if the event in it is no matrix mechanism.
     ValueError: if a parameter is outside its range, or the strategy has more
       bands than there are parts.
 
-  #### Example
-
   >>> banded = ToeplitzMechanismDpEvent(4.0, [2.0], steps=3)
   >>> cyclic_blocks(CyclicPoissonSampledDpEvent(0.1, 2, banded))
   (1.999..., 2)
   """
   inner = event.event
-  parts = event_number(event, 'parts', 1, _LARGEST_WHOLE)
+  parts = events.event_number(event, 'parts', 1, _LARGEST_WHOLE)
   if parts != int(parts):
     raise ValueError(f'parts of {event!r} must be an integer.')
   if isinstance(inner, ToeplitzMechanismDpEvent):
@@ -325,16 +317,14 @@ def cyclic_blocks(event: CyclicPoissonSampledDpEvent) -> tuple[float, int]:
     bands = int(kept[-1]) + 1 if kept.size else 0
   elif isinstance(inner, MatrixMechanismDpEvent):
     steps, norm = len(inner.strategy), _sensitivity(inner)
-    bands = max(
-      (
-        t - int(np.flatnonzero(row)[0]) + 1
-        for t, row in enumerate(inner.strategy)
-        if np.any(row)
-      ),
-      default=0,
-    )
+    each = [
+      t - int(np.flatnonzero(row)[0]) + 1
+      for t, row in enumerate(inner.strategy)
+      if np.any(row)
+    ]
+    bands = max(each, default=0)
   else:
-    raise RefusedEventError(
+    raise events.RefusedEventError(
       event, 'only matrix mechanisms are taken on samples of parts in turn.'
     )
   if bands > parts:
@@ -343,7 +333,7 @@ def cyclic_blocks(event: CyclicPoissonSampledDpEvent) -> tuple[float, int]:
       f'({int(parts)}): what a row adds in two of its steps would overlap. '
       'Take more parts, or a strategy with less bands.'
     )
-  noise = event_number(inner, 'noise_multiplier')
+  noise = events.event_number(inner, 'noise_multiplier')
   return noise / norm if norm > 0 else math.inf, math.ceil(steps / parts)
 
 
@@ -355,19 +345,11 @@ def matrix_sensitivity(
 ) -> float:
   """Returns the l2 sensitivity of a strategy for rows of norm 1, from above.
 
-  Args:
-    strategy: the rows of a lower triangular matrix, each with as many numbers
-      as there are steps, or up to the diagonal only.
-    min_separation: the steps that one row takes part in are at least this far
-      apart, 1 or more.
-    max_participations: how many there are at most, 1 or more; None for as many
-      as fit.
+  Arguments are those of `MatrixMechanismDpEvent`.
 
   Raises:
     ValueError: if the matrix is empty, too large, not lower triangular or not
       finite, or a number is outside its range.
-
-  #### Example
 
   >>> round(matrix_sensitivity(((3.0,), (4.0, 1.0))), 6)
   5.0
@@ -409,13 +391,8 @@ def toeplitz_sensitivity(
 ) -> float:
   """Returns `matrix_sensitivity` of a matrix with entries coefficients[s - t].
 
-  Args:
-    coefficients: those of the first column, from the diagonal down; zero below.
-    steps: number of rows and columns.
-    min_separation: as for `matrix_sensitivity`, as are the errors.
-    max_participations: as for `matrix_sensitivity`.
-
-  #### Example
+  It has as many rows and columns as there are steps, and zeros below the
+  coefficients.
 
   >>> round(toeplitz_sensitivity((1.0, 0.5), 4), 6)  # sqrt(1.25)
   1.118034

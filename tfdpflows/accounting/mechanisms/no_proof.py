@@ -67,16 +67,10 @@ def split(
 ) -> tuple[dp_accounting.DpEvent, list[tuple[NoProofDpEvent, int]]]:
   """Separates proven releases from those without a proof.
 
-  Args:
-    event: any `DpEvent`.
-    count: how often it happens.
-
   Returns:
     The event without the `NoProofDpEvent`s of its compositions, the same object
     if it has none; and these, each with how often it happens. One inside of
     another event, such as a sampled one, is left where accountants refuse it.
-
-  #### Example
 
   >>> gaussian = dp_accounting.GaussianDpEvent(2.0)
   >>> found = dp_accounting.ComposedDpEvent(

@@ -55,12 +55,7 @@ import numpy as np
 from scipy import special
 
 from tfdpflows.accounting.logarithms import log_bernoulli, log_sum
-from tfdpflows.accounting.mechanisms import gaussian_profile, losses
-from tfdpflows.accounting.mechanisms.base import (
-  Mechanism,
-  amplified_epsilons,
-  lower_log,
-)
+from tfdpflows.accounting.mechanisms import base, gaussian_profile, losses
 from tfdpflows.accounting.mechanisms.gaussian import (
   Gaussian,
   gaussian_masses,
@@ -83,13 +78,8 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclasses.dataclass(frozen=True)
-class NullRowGaussian(Mechanism):
-  """Gaussian noise on a sample of fixed size, with a row or the null row.
-
-  Attributes:
-    noise_multiplier: standard deviation of the noise over the norm of a row.
-    sampling_probability: share q of the rows that are drawn, inside (0, 1).
-  """
+class NullRowGaussian(base.Mechanism):
+  """Gaussian noise on a sample of fixed size, with a row or the null row."""
 
   name = 'gaussian_or_null'
   words = 'gaussian_or_null'
@@ -98,8 +88,8 @@ class NullRowGaussian(Mechanism):
   on_sample = True
   work = 3.0
 
-  noise_multiplier: float
-  sampling_probability: float
+  noise_multiplier: float  # Over the norm of a row.
+  sampling_probability: float  # Share q of the rows that are drawn.
 
   def renyi(self, orders: np.ndarray) -> np.ndarray:
     sigma, q = self.noise_multiplier, self.sampling_probability
@@ -114,12 +104,11 @@ class NullRowGaussian(Mechanism):
     # As of a replaced row, or with both outputs split by whether the row is
     # drawn, which only delta gains from.
     q = self.sampling_probability
-    log_share = lower_log(log_delta) - math.log(q)
+    log_share = base.lower_log(log_delta) - math.log(q)
     mu = math.nextafter(1 / self.noise_multiplier, math.inf)
-    return np.minimum(
-      gaussian_profile.epsilon_at(log_share, mu),
-      amplified_epsilons(gaussian_profile.epsilon_at(log_share, 2 * mu), q),
-    )
+    replaced = gaussian_profile.epsilon_at(log_share, 2 * mu)
+    split = gaussian_profile.epsilon_at(log_share, mu)
+    return np.minimum(split, base.amplified_epsilons(replaced, q))
 
   def loss_range(self) -> tuple[float, float]:
     sigma, q = self.noise_multiplier, self.sampling_probability
@@ -201,8 +190,6 @@ def null_row_renyi(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
 
   The result is infinite where the cells would be too many, or masses leave the
   range of floats.
-
-  #### Example
 
   >>> print(null_row_renyi(np.array([2.0]), 0.01, 1.0).round(4))
   [0.003]

@@ -91,14 +91,8 @@ _ROUNDING = 1e-13
 class ObjectivePerturbation(Mechanism):
   """Logistic regression with a random linear term in its objective.
 
-  Attributes:
-    noise_multiplier: standard deviation of the term over the bound on the norm
-      of a row, above zero.
-    curvature: square of that bound over the strong convexity of the objective
-      without the rows; zero or more.
-    replaced: whether a row is replaced, not added or removed.
-
-  #### Example
+  The noise is over the bound on the norm of a row, the curvature the square of
+  that bound over the strong convexity of the objective without the rows.
 
   >>> mechanism = ObjectivePerturbation(4.0, 0.5)
   >>> print(mechanism.epsilon_at(np.log([1e-5])).round(3))  # the Gaussian's
@@ -112,7 +106,7 @@ class ObjectivePerturbation(Mechanism):
 
   noise_multiplier: float
   curvature: float
-  replaced: bool = False
+  replaced: bool = False  # Whether a row is, not added or removed.
 
   @property
   def _excess(self) -> float:
@@ -192,11 +186,7 @@ class ObjectivePerturbation(Mechanism):
     argument = 0.5 * self._mu * self._mu + self._shift
     rest = max(1 - float(np.sum(upper)), 0.0) + 1e-15
     return losses.one_sided(
-      np.append(rest, upper),
-      np.append(0.0, lower),
-      0,
-      interval,
-      argument,
+      np.append(rest, upper), np.append(0.0, lower), 0, interval, argument
     )
 
   def _masses(self, edges):

@@ -18,30 +18,22 @@ import numpy as np
 
 from tfdpflows.accounting import events
 from tfdpflows.accounting.mechanisms import base
-from tfdpflows.accounting.mechanisms.base import (
-  Mechanism,
-  NonPrivate,
-  ZCDPGuarantee,
-)
 from tfdpflows.accounting.mechanisms.gaussian import joined
 
-_Shard = tuple[tuple[Mechanism, int], ...]
+# Sorted.
+_Shard = tuple[tuple[base.Mechanism, int], ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Parallel(Mechanism):
-  """One of several compositions, whichever costs most.
-
-  Attributes:
-    shards: each a sorted tuple of pairs of a mechanism and a count.
-  """
+class Parallel(base.Mechanism):
+  """One of several compositions, whichever costs most."""
 
   name = 'parallel'
   words = 'sharded'
 
   shards: tuple[_Shard, ...]
 
-  def inner(self) -> tuple[Mechanism, ...]:
+  def inner(self) -> tuple[base.Mechanism, ...]:
     return tuple(mechanism for shard in self.shards for mechanism, _ in shard)
 
   def renyi(self, orders: np.ndarray) -> np.ndarray:
@@ -49,9 +41,9 @@ class Parallel(Mechanism):
     key = tuple(orders.tolist())
     return np.max([base.total_curve(x, key) for x in self.shards], axis=0)
 
-  def zcdp(self) -> ZCDPGuarantee:
+  def zcdp(self) -> base.ZCDPGuarantee:
     shards = [base.total_zcdp(shard) for shard in self.shards]
-    return ZCDPGuarantee(
+    return base.ZCDPGuarantee(
       max(shard.rho for shard in shards),
       max(shard.xi for shard in shards),
       min(shard.log_kept for shard in shards),
@@ -127,22 +119,20 @@ def _(event, relation):
 
 
 def _covers(
-  worst: Sequence[tuple[Mechanism, int]], other: Sequence[tuple[Mechanism, int]]
+  worst: Sequence[tuple[base.Mechanism, int]],
+  other: Sequence[tuple[base.Mechanism, int]],
 ) -> bool:
   """Whether each mechanism of one plainly costs at least as much."""
   left = list(worst)
-  if any(isinstance(mechanism, NonPrivate) for mechanism, _ in left):
+  if any(isinstance(mechanism, base.NonPrivate) for mechanism, _ in left):
     return True
   for mechanism, count in other:
-    match = next(
-      (
-        (worse, number)
-        for worse, number in left
-        if number >= count and worse.costs_no_less(mechanism)
-      ),
-      None,
-    )
-    if match is None:
+    matches = [
+      (worse, number)
+      for worse, number in left
+      if number >= count and worse.costs_no_less(mechanism)
+    ]
+    if not matches:
       return False
-    left.remove(match)
+    left.remove(matches[0])
   return True

@@ -114,15 +114,10 @@ class SampledMechanism(Mechanism):
     raise NotImplementedError
 
   def masses(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Masses of P and of Q between losses.
+    """Masses of P and of Q between increasing losses, also infinite ones.
 
-    Args:
-      edges: Float64 [k + 1], losses in nats, increasing; the first and the last
-        may be infinite.
-
-    Returns:
-      Two float64 [k]. Their errors are relative to each mass, a few units in
-      the last place times one plus its logarithm.
+    Their errors are relative to each mass, a few units in the last place times
+    one plus its logarithm.
     """
     raise NotImplementedError
 
@@ -235,8 +230,6 @@ def sampled_renyi(mechanism: SampledMechanism, a: np.ndarray) -> np.ndarray:
   The mass of Q between two losses is moved to both of them, so that the mean of
   dP/dQ stays, and the mean of a convex function of it can only grow. The result
   is infinite where the losses are very large.
-
-  #### Example
 
   >>> from tfdpflows.accounting.mechanisms import Laplace
   >>> print(sampled_renyi(Laplace(1.0, 0.1), np.array([2.0])).round(6))

@@ -49,16 +49,8 @@ from tfdpflows.accounting.events import (
   decompose,
   event_number,
 )
-from tfdpflows.accounting.mechanisms.base import (
-  Mechanism,
-  NonPrivate,
-  amplified,
-)
+from tfdpflows.accounting.mechanisms import base, capped, matrix
 from tfdpflows.accounting.mechanisms.bounded_range import BoundedRange
-from tfdpflows.accounting.mechanisms.capped import (
-  TruncatedSubsampledGaussianDpEvent,
-  overflow,
-)
 from tfdpflows.accounting.mechanisms.discrete import DiscreteLaplace
 from tfdpflows.accounting.mechanisms.epsilon_delta import (
   EpsilonDelta,
@@ -66,11 +58,6 @@ from tfdpflows.accounting.mechanisms.epsilon_delta import (
 )
 from tfdpflows.accounting.mechanisms.gaussian import Gaussian, joint_noise
 from tfdpflows.accounting.mechanisms.laplace import Laplace
-from tfdpflows.accounting.mechanisms.matrix import (
-  CyclicPoissonSampledDpEvent,
-  cyclic_blocks,
-  has_stream,
-)
 from tfdpflows.accounting.mechanisms.null_row import NullRowGaussian
 from tfdpflows.accounting.mechanisms.sampled import ABSENT, OPPOSITE, PRESENT
 
@@ -109,9 +96,9 @@ def _(event, relation):
 
 def _sampled(
   event, relation: Relation, probability: float, inner_relation: Relation
-) -> Iterable[tuple[Mechanism, int]]:
+) -> Iterable[tuple[base.Mechanism, int]]:
   """Returns the mechanism of a sample, see the proof above."""
-  if has_stream(event.event):
+  if matrix.has_stream(event.event):
     raise RefusedEventError(
       event,
       'a stream of sums on a sample is not supported: a row that is not drawn '
@@ -121,7 +108,7 @@ def _sampled(
   if probability == 0 or not inner:
     return []
   mechanism = _single(event, inner)
-  if isinstance(mechanism, NonPrivate):
+  if isinstance(mechanism, base.NonPrivate):
     return [(mechanism, 1)]
   if getattr(mechanism, 'sampling_probability', 1) != 1:
     raise RefusedEventError(event, 'a sample of a sample is not supported.')
@@ -157,7 +144,7 @@ def _sampled(
   if not poisson and relation is Relation.REPLACE_SPECIAL:
     null = _single(event, decompose(event.event, relation))
     if not isinstance(mechanism, Gaussian):
-      known = amplified(mechanism.loss_bound(), probability)
+      known = base.amplified(mechanism.loss_bound(), probability)
       if known >= null.loss_bound():
         return [(null, 1)]
     # Votes move as much by a null row as by another one.
@@ -176,10 +163,10 @@ def _sampled(
   return [(found, 1)]
 
 
-def _single(event, inner: dict[Mechanism, int]) -> Mechanism:
+def _single(event, inner: dict[base.Mechanism, int]) -> base.Mechanism:
   """Returns all that happens on one sample as one mechanism."""
-  if NonPrivate() in inner:
-    return NonPrivate()
+  if base.NonPrivate() in inner:
+    return base.NonPrivate()
   if len(inner) == 1 and all(count == 1 for count in inner.values()):
     return next(iter(inner))
   if all(isinstance(x, Gaussian) and not x.on_sample for x in inner):
@@ -215,8 +202,8 @@ def without_amplification(
   check_event(event, composed=True)
   if isinstance(event, dp_accounting.PoissonSampledDpEvent):
     return without_amplification(event.event)
-  if isinstance(event, CyclicPoissonSampledDpEvent):
-    noise, count = cyclic_blocks(event)
+  if isinstance(event, matrix.CyclicPoissonSampledDpEvent):
+    noise, count = matrix.cyclic_blocks(event)
     if noise == math.inf:
       return dp_accounting.NoOpDpEvent()
     step = dp_accounting.GaussianDpEvent(noise)
@@ -224,8 +211,8 @@ def without_amplification(
   if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
     inner = without_amplification(event.event)
     return dp_accounting.SampledWithoutReplacementDpEvent(1, 1, inner)
-  if isinstance(event, TruncatedSubsampledGaussianDpEvent):
-    failure = overflow(event)
+  if isinstance(event, capped.TruncatedSubsampledGaussianDpEvent):
+    failure = capped.overflow(event)
     step = dp_accounting.GaussianDpEvent(event.noise_multiplier)
     if not failure:
       return step

@@ -44,20 +44,14 @@ _ROUNDING = 1e-14
 
 @dataclasses.dataclass(frozen=True)
 class RepeatAndSelect(Mechanism):
-  """The best of a random number of runs.
-
-  Attributes:
-    mean: mean number of runs, 1 or more.
-    shape: shape of the distribution of that number.
-    one_run: sorted pairs of a mechanism and a count.
-  """
+  """The best of a random number of runs."""
 
   name = 'repeat_and_select'
   words = 'repeat-and-select'
 
-  mean: float
-  shape: float
-  one_run: tuple[tuple[Mechanism, int], ...]
+  mean: float  # Of the number of runs, 1 or more.
+  shape: float  # Of its distribution.
+  one_run: tuple[tuple[Mechanism, int], ...]  # Sorted, with counts.
 
   def inner(self) -> tuple[Mechanism, ...]:
     return tuple(mechanism for mechanism, _ in self.one_run)
@@ -121,16 +115,11 @@ def repeated_curve(
 ) -> np.ndarray:
   """Returns the Renyi divergences of the best of K runs, in nats.
 
-  Args:
-    orders: above 1.
-    curve: divergences of one run at these orders, in nats.
-    mean: mean number of runs E[K], 1 or more.
-    shape: shape of the distribution of K, zero or more; infinite for Poisson.
+  The `curve` are those of one run; `shape` is that of the distribution of K,
+  infinite for Poisson.
 
   Raises:
     ValueError: if mean or shape is outside its range.
-
-  #### Example
 
   >>> orders = np.array([2.0, 8.0])
   >>> print(repeated_curve(orders, orders * 0.01, 10.0, 1.0).round(3))
@@ -177,8 +166,6 @@ def halting_probability(mean: float, shape: float) -> float:
   """Returns g such that K has this mean or, by rounding, a smaller one.
 
   Args and errors are those of `repeated_curve`, but that the shape is finite.
-
-  #### Example
 
   >>> round(halting_probability(4.0, 1.0), 6)
   0.25

@@ -59,14 +59,6 @@ _ROUNDING = 1e-14
 class SmoothSensitivity(Mechanism):
   """Gaussian noise scaled by a smooth sensitivity.
 
-  Attributes:
-    sigma: standard deviation of the noise over the smooth sensitivity, above
-      zero.
-    beta: the smooth sensitivity changes by exp(beta) at most; zero or more.
-    shift: what is added, over the smooth sensitivity; zero or more.
-
-  #### Example
-
   >>> print(SmoothSensitivity(10.0, 0.02).renyi(np.array([20.0, 100.0])))
   [0.46...        inf]
   """
@@ -75,9 +67,9 @@ class SmoothSensitivity(Mechanism):
   words = 'smooth sensitivity'
   worst = {'sigma': min, 'beta': max, 'shift': max}
 
-  sigma: float
-  beta: float
-  shift: float = 0.0
+  sigma: float  # Of the noise, over the smooth sensitivity.
+  beta: float  # That changes by exp(beta) at most.
+  shift: float = 0.0  # What is added, over it.
 
   def renyi(self, orders: np.ndarray) -> np.ndarray:
     growth = math.expm1(2 * self.beta) * (1 + _ROUNDING)
@@ -127,21 +119,15 @@ def _(event, relation):
 
 @dataclasses.dataclass(frozen=True)
 class RenyiPrivate(Mechanism):
-  """A mechanism with a bound on one Renyi divergence, but for a failure.
-
-  Attributes:
-    order: above 1.
-    divergence: at this order and, as divergences rise with it, below.
-    delta: probability of the failure.
-  """
+  """A mechanism with a bound on one Renyi divergence, but for a failure."""
 
   name = 'renyi'
   words = 'Renyi-private'
   worst = {'divergence': max, 'delta': max}
 
   order: float
-  divergence: float
-  delta: float = 0.0
+  divergence: float  # At this order and, as it rises with it, below.
+  delta: float = 0.0  # Probability of the failure.
 
   def renyi(self, orders: np.ndarray) -> np.ndarray:
     return np.where(orders <= self.order, self.divergence, math.inf)

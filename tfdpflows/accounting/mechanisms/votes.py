@@ -72,21 +72,14 @@ class DataDependent(Mechanism):
 class DataDependentGNMax(DataDependent):
   """One answer of GNMax.
 
-  Attributes:
-    sigma: standard deviation of the noise on each count, above zero.
-    log_q: log of a bound on the probability of any answer but the plurality,
-      from `log_q_gaussian`.
-
-  #### Example
-
   >>> print(DataDependentGNMax(40.0, -30.0).renyi(np.array([2.0, 1000.0])))
   [5.89...e-14 6.25000000e-01]
   """
 
   name = 'data_dependent_gnmax'
 
-  sigma: float
-  log_q: float
+  sigma: float  # Of the noise on each count.
+  log_q: float  # From `log_q_gaussian`.
 
   def renyi(self, orders: np.ndarray) -> np.ndarray:
     """Theorem 6 where it holds and is less than order / sigma^2."""
@@ -102,28 +95,19 @@ class DataDependentGNMax(DataDependent):
     )
     if not log_q <= rising:
       return independent
-    curve = _curve(
-      log_q,
-      epsilon2 * (1 - 1 / mu2) - log_q / mu2,
-      epsilon1 - log_q / (mu1 - 1),
-      a,
-    )
+    drop = epsilon2 * (1 - 1 / mu2) - log_q / mu2
+    curve = _curve(log_q, drop, epsilon1 - log_q / (mu1 - 1), a)
     return np.where(a <= mu1, np.fmin(curve, independent), independent)
 
 
 @dataclasses.dataclass(frozen=True)
 class DataDependentThreshold(DataDependent):
-  """One check of Confident GNMax.
-
-  Attributes:
-    sigma_threshold: standard deviation of its noise, above zero.
-    log_pr_answered: log of the probability that it is passed.
-  """
+  """One check of Confident GNMax."""
 
   name = 'data_dependent_threshold'
 
-  sigma_threshold: float
-  log_pr_answered: float
+  sigma_threshold: float  # Of its noise.
+  log_pr_answered: float  # Log of the probability that it is passed.
 
   def renyi(self, orders: np.ndarray) -> np.ndarray:
     """Theorem 6 for the likelier outcome, or order / (2 sigma_threshold^2)."""
@@ -138,18 +122,12 @@ class DataDependentThreshold(DataDependent):
 
 @dataclasses.dataclass(frozen=True)
 class DataDependentLNMax(DataDependent):
-  """One answer of LNMax.
-
-  Attributes:
-    gamma: the noise on each count has scale 1 / gamma.
-    log_q: log of a bound on the probability of any answer but the plurality,
-      from `log_q_laplace`.
-  """
+  """One answer of LNMax."""
 
   name = 'data_dependent_lnmax'
 
-  gamma: float
-  log_q: float
+  gamma: float  # The noise on each count has scale 1 / gamma.
+  log_q: float  # From `log_q_laplace`.
 
   def from_votes(self, orders: np.ndarray) -> np.ndarray:
     """Renyi divergences by theorem 3, infinite where it does not hold."""
@@ -182,8 +160,7 @@ class LNMaxDpEvent(dp_accounting.DpEvent):
 
 
 @events.register(
-  LNMaxDpEvent,
-  'PATE vote with Laplace noise (LNMax), gamma {0.gamma:.6g}',
+  LNMaxDpEvent, 'PATE vote with Laplace noise (LNMax), gamma {0.gamma:.6g}'
 )
 def _(event, relation):
   return epsilon_delta(2 * event_number(event, 'gamma'))
@@ -205,8 +182,7 @@ class GNMaxDpEvent(dp_accounting.DpEvent):
 
 
 @events.register(
-  GNMaxDpEvent,
-  'PATE vote with Gaussian noise (GNMax), sigma {0.sigma:.6g}',
+  GNMaxDpEvent, 'PATE vote with Gaussian noise (GNMax), sigma {0.sigma:.6g}'
 )
 def _(event, relation):
   # Two counts move by one each, under every relation: a row belongs to one
@@ -288,8 +264,7 @@ class VoteThresholdDpEvent(dp_accounting.DpEvent):
 
 
 @events.register(
-  VoteThresholdDpEvent,
-  'PATE check whether teachers agree, sigma {0.sigma:.6g}',
+  VoteThresholdDpEvent, 'PATE check whether teachers agree, sigma {0.sigma:.6g}'
 )
 def _(event, relation):
   return gaussian_run(event_number(event, 'sigma'))
@@ -377,8 +352,6 @@ def data_dependent_event(
     TypeError: if the event is none of these.
     ValueError: if the votes are not counts, or there is no noise.
 
-  #### Example
-
   >>> event = data_dependent_event(GNMaxDpEvent(40.0), [10, 230, 10])
   >>> round(event.log_q, 3)
   -9.204
@@ -388,13 +361,9 @@ def data_dependent_event(
   if isinstance(event, GNMaxDpEvent):
     return DataDependentDpEvent(event, log_q=log_q_gaussian(votes, event.sigma))
   if isinstance(event, ConfidentGNMaxDpEvent):
-    return DataDependentDpEvent(
-      event,
-      log_q=log_q_gaussian(votes, event.sigma) if event.answered else None,
-      log_pr_answered=log_pr_answered(
-        votes, event.threshold, event.sigma_threshold
-      ),
-    )
+    log_q = log_q_gaussian(votes, event.sigma) if event.answered else None
+    log_pr = log_pr_answered(votes, event.threshold, event.sigma_threshold)
+    return DataDependentDpEvent(event, log_q, log_pr)
   raise TypeError(
     'event must be an LNMaxDpEvent, a GNMaxDpEvent or a ConfidentGNMaxDpEvent, '
     f'not {event!r}.'
@@ -407,8 +376,6 @@ def log_q_laplace(votes: npt.ArrayLike, gamma: float) -> float:
   It is the sum over the other classes, whose count is lower by g, of (2 + gamma
   g) / (4 exp(gamma g)) (Papernot et al. 2017, lemma 4), or 1 - 1 / classes.
   Arguments and errors are those of `data_dependent_event` and of its event.
-
-  #### Example
 
   >>> round(log_q_laplace([30, 10], 0.5), 4)  # log(12 / (4 exp(10)))
   -8.9014
@@ -427,8 +394,6 @@ def log_q_gaussian(votes: npt.ArrayLike, sigma: float) -> float:
   probability that normal noise is above g / (sqrt(2) sigma) (Papernot et al.
   2018, proposition 7), or 1 - 1 / classes.
 
-  #### Example
-
   >>> round(math.exp(log_q_gaussian([5, 5], 3.0)), 12)
   0.5
   """
@@ -442,8 +407,6 @@ def log_pr_answered(
   votes: npt.ArrayLike, threshold: float, sigma_threshold: float
 ) -> float:
   """Returns the log probability that a query passes the check.
-
-  #### Example
 
   >>> math.exp(log_pr_answered([30, 10], 30.0, 5.0))
   0.5

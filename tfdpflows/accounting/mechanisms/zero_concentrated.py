@@ -16,24 +16,15 @@ import numpy as np
 from numpy import typing as npt
 
 from tfdpflows.accounting import events
-from tfdpflows.accounting.mechanisms.base import (
-  Mechanism,
-  ZCDPGuarantee,
-  lower_log,
-)
+from tfdpflows.accounting.mechanisms import base
 
 # Sums of a few terms, relative to the sum of their magnitudes.
 _ROUNDING = 1e-14
 
 
 @dataclasses.dataclass(frozen=True)
-class ZeroConcentrated(Mechanism):
-  """A mechanism that is (xi, rho)-zCDP.
-
-  Attributes:
-    rho: zero or more.
-    xi: zero or more.
-  """
+class ZeroConcentrated(base.Mechanism):
+  """A mechanism that is (xi, rho)-zCDP."""
 
   name = 'zcdp'
   words = 'zCDP'
@@ -47,11 +38,11 @@ class ZeroConcentrated(Mechanism):
   def renyi(self, orders: np.ndarray) -> np.ndarray:
     return self.xi + orders * self.rho
 
-  def zcdp(self) -> ZCDPGuarantee:
-    return ZCDPGuarantee(self.rho, self.xi)
+  def zcdp(self) -> base.ZCDPGuarantee:
+    return base.ZCDPGuarantee(self.rho, self.xi)
 
   def epsilon_at(self, log_delta: np.ndarray) -> np.ndarray:
-    return zcdp_epsilon(self.rho, self.xi, lower_log(log_delta))
+    return zcdp_epsilon(self.rho, self.xi, base.lower_log(log_delta))
 
 
 @events.event_class
@@ -99,8 +90,6 @@ def zcdp_epsilon(
   Rho and xi are finite and zero or more, the log of delta is below zero, and
   all broadcast against each other. The result is in nats, from above.
 
-  #### Example
-
   >>> print(zcdp_epsilon(0.125, 0.0, math.log(1e-5)).round(4))
   2.1657
   """
@@ -135,8 +124,6 @@ def zcdp_log_delta(rho: float, xi: float, epsilon: float) -> float:
   By the same proposition, the log of delta is x (xi + (1 + x) rho - epsilon +
   log(x / (1 + x))) - log(1 + x), and the best x solves 2 rho x - log(1 + 1 / x)
   = epsilon - xi - rho.
-
-  #### Example
 
   >>> round(math.exp(zcdp_log_delta(0.125, 0.0, 2.0)), 7)
   3...e-05

@@ -46,7 +46,8 @@ _NOTABLE = 1e-3
 # Results kept, for the process and for an accountant.
 _REMEMBERED = 4096
 
-_Counts = tuple[tuple[mechanisms.Mechanism, int], ...]
+_Mechanism = mechanisms.Mechanism
+_Counts = tuple[tuple[_Mechanism, int], ...]
 
 
 class PLDAccountant(accountant.MechanismAccountant):
@@ -76,9 +77,9 @@ class PLDAccountant(accountant.MechanismAccountant):
 
   #### Formal guarantee
   Discretization, truncation and the rounding of Fourier transforms are bounded
-  and added; see `mechanisms.losses` and `pld.transforms`, `.convolution`. A
-  result of another accountant has its own guarantee; which one is the smallest
-  depends on the events alone.
+  and added; see `mechanisms.losses` and `pld.convolution`. A result of another
+  accountant has its own guarantee; which one is the smallest depends on the
+  events alone.
 
   #### References
   Sommer, Meiser and Mohammadi 2019; Koskela, Jalko and Honkela 2020; Doroshenko
@@ -140,8 +141,6 @@ class PLDAccountant(accountant.MechanismAccountant):
 
   def remarks(self, target_delta: float) -> tuple[str, ...]:
     """Returns a sentence that qualifies `get_epsilon(target_delta)`, if any.
-
-    #### Example
 
     >>> accountant = PLDAccountant(time_limit=0.0)
     >>> event = dp_accounting.LaplaceDpEvent(3.25)
@@ -284,19 +283,12 @@ class PLDAccountant(accountant.MechanismAccountant):
 
 
 class _Question(NamedTuple):
-  """A request for an epsilon or a delta.
+  """A request for an epsilon or a delta."""
 
-  Attributes:
-    of_epsilon: whether epsilon is wanted, else delta.
-    at: the delta or epsilon.
-    nothing: the value that always holds.
-    where: the delta or epsilon in words.
-  """
-
-  of_epsilon: bool
-  at: float
-  nothing: float
-  where: str
+  of_epsilon: bool  # Whether epsilon is wanted, else delta.
+  at: float  # The delta or epsilon.
+  nothing: float  # The value that always holds.
+  where: str  # The delta or epsilon in words.
 
   def ask(self, other: dp_accounting.PrivacyAccountant, known: float) -> float:
     """Returns the value of another accountant, or `nothing` if not below.
@@ -337,8 +329,8 @@ def _remember(results: dict, key: tuple, value) -> None:
 
 
 def _coarser(
-  totals: dict[mechanisms.Mechanism, int], most: float
-) -> dict[mechanisms.Mechanism, int]:
+  totals: dict[_Mechanism, int], most: float
+) -> dict[_Mechanism, int]:
   """Returns counts of mechanisms that cost no less, few of them on samples.
 
   Those on samples of about one size, with about one parameter, are counted as
@@ -387,9 +379,7 @@ def _coarser(
   return result
 
 
-def _coordinates(
-  mechanism: mechanisms.Mechanism,
-) -> tuple[tuple, tuple[float, ...]]:
+def _coordinates(mechanism: _Mechanism) -> tuple[tuple, tuple[float, ...]]:
   """Returns what mechanisms of a group share, and what they are close in."""
   if isinstance(mechanism, mechanisms.Mixture):
     parts = [(_coordinates(part), weight) for part, weight in mechanism.parts]
@@ -401,9 +391,7 @@ def _coordinates(
   return (type(mechanism), *shared), tuple(near)
 
 
-def _worst_of(
-  one: mechanisms.Mechanism, other: mechanisms.Mechanism
-) -> mechanisms.Mechanism:
+def _worst_of(one: _Mechanism, other: _Mechanism) -> _Mechanism:
   """Returns a mechanism that costs no less than either of two of one form."""
   if isinstance(one, mechanisms.Mixture):
     return mechanisms.Mixture(
