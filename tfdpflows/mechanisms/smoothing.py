@@ -9,6 +9,10 @@ from scipy import special
 # Chances that a boundary between two neighbouring bins is a change point,
 # tried in turn and weighted by how well each explains the release.
 _CHANGE_PROBABILITIES = (0.001, 0.01, 0.04, 0.15, 0.4, 0.8)
+# Chance that no row is in a run of neighbouring bins. Ranges are declared wider
+# than values reach, and a few rows of noise, far from all others, would decide
+# about means.
+_EMPTY = 0.99
 # No count is less, in units of the noise; thousands of bins together must not
 # weigh anything beside a spike.
 _FLOOR = 0.001
@@ -23,10 +27,11 @@ def posterior_counts(
   between two change points) is given a half-normal prior whose scale is mixed
   over a grid from a fraction of the noise up to the total. Unordered bins learn
   the mixture from the release itself (empirical Bayes). Ordered bins are
-  averaged over all partitions into runs, as in the product partition model of
-  Barry and Hartigan (1993), so that an isolated spike stays sharp while a
-  smooth stretch is averaged over many bins. The sum is then moved to `total` by
-  changing every count in proportion to its covariance with the sum.
+  averaged over all partitions into runs, each of which may be empty, as in the
+  product partition model of Barry and Hartigan (1993), so that an isolated
+  spike stays sharp while a smooth stretch is averaged over many bins. The sum
+  is then moved to `total` by changing every count in proportion to its
+  covariance with the sum.
 
   Args:
     noisy: float array `[k]`, counts plus independent `N(0, std**2)` noise.
@@ -142,8 +147,15 @@ def _runs(noisy, std, top):
   variance = std**2 / length
   scales = np.geomspace(std / 8, top, 8)
   parts = _half_normal(average[:, None], variance[:, None], scales)
-  run_mean, run_variance = _mix(*parts)
-  likelihood = special.logsumexp(parts[0], axis=-1) - np.log(len(scales))
+  # Of an empty run all is noise.
+  empty = -0.5 * (average**2 / variance + np.log(2 * np.pi * variance))
+  prior = np.full(len(scales) + 1, (1 - _EMPTY) / len(scales))
+  prior[0] = _EMPTY
+  weighted = np.column_stack([empty, parts[0]]) + np.log(prior)
+  run_mean, run_variance = _mix(
+    weighted, *(np.pad(part, ((0, 0), (1, 0))) for part in parts[1:])
+  )
+  likelihood = special.logsumexp(weighted, axis=-1)
   likelihood += 0.5 * np.log(2 * np.pi * variance) - 0.5 * within
   likelihood -= 0.5 * length * np.log(2 * np.pi * std**2)
   table = np.full((k, k), -np.inf)
