@@ -9,10 +9,9 @@ from scipy import special
 # Chances that a boundary between two neighbouring bins is a change point,
 # tried in turn and weighted by how well each explains the release.
 _CHANGE_PROBABILITIES = (0.001, 0.01, 0.04, 0.15, 0.4, 0.8)
-# Chance that no row is in a run of neighbouring bins. Ranges are declared wider
-# than values reach, and a few rows of noise, far from all others, would decide
-# about means.
-_EMPTY = 0.99
+# Chance that no row is in a run of neighbouring bins: ranges are often declared
+# wider than values reach. More would cost runs that have few rows.
+_EMPTY = 0.5
 # No count is less, in units of the noise; thousands of bins together must not
 # weigh anything beside a spike.
 _FLOOR = 0.001
