@@ -16,6 +16,10 @@ from tfdpflows.tabular.models.base import TableModel
 
 # Of the rows: no bin of the coarsest histograms stands out from such noise.
 _MOST_NOISE = 0.1
+_BINS = (
+  'As the number of rows is private, it is guessed for these; unless it is '
+  'given, num_bins follows the number that the histograms release.'
+)
 
 
 def describe_time(seconds: float) -> str:
@@ -32,7 +36,8 @@ class FitPlan:
   Attributes:
     num_examples: the public number of rows, or of units.
     unit: the column of the units of privacy, `None` for rows.
-    model: the `TableModel`, with its hyper-parameters for so many.
+    model: the `TableModel`, with its hyper-parameters for so many; of units
+      with several rows, `num_bins` follows their number when it is released.
     charges: of each mechanism, or of several of a kind, a name and the
       `DpEvent`.
     budget: the `PrivacyBudget` of the fit.
@@ -99,6 +104,8 @@ class FitPlan:
       for name, value in settings.items()
     ]
     lines += _wrapped(', '.join(shown))
+    if self.weighting == 'rows' and self.model.name == 'histogram':
+      lines += textwrap.wrap(_BINS, 88)
     if self.count_std is not None:
       lines += textwrap.wrap(self._say_count_std(), 88)
     if self.count_std is not None and self.unit is None:
