@@ -146,11 +146,14 @@ def test_several_ledgers_are_composed(path, capsys):
     ({'delta': 1e-6}, 'give the --delta of all together'),
     ({'copy': True}, 'copies of one'),
     ({'merged': True}, 'merged'),
+    ({'link': True}, 'is given 2 times'),
   ],
 )
 def test_ledgers_that_are_not_composed(path, made, message, capsys):
   second = path.with_name('second')
-  if 'copy' in made:
+  if 'link' in made:
+    second.hardlink_to(path)
+  elif 'copy' in made:
     budget = accounting.PrivacyBudget(epsilon=3.0, delta=1e-5)
     first = path.with_name('first')
     with accounting.PrivacyLedger(first, budget=budget) as ledger:

@@ -433,12 +433,19 @@ def test_calls_that_the_state_does_not_allow_are_refused():
   assert plan.step == 0 and plan.ledger.entries == ()
 
 
-@pytest.mark.parametrize('changed', [False, True])
-def test_copies_that_go_on_with_two_tables_have_two_noises(changed, tmp_path):
+@pytest.mark.parametrize(
+  ('changed', 'resumed'), [(False, False), (True, False), (True, True)]
+)
+def test_copies_that_go_on_with_two_tables_have_two_noises(
+  changed, resumed, tmp_path
+):
   """Else the difference of what they release would be that of the tables."""
   x, path = np.zeros([60, 4], 'float32'), tmp_path / 'ledger.jsonl'
   with small_training.ledger(path) as ledger:
-    model = small_training.linear_model(_plan(bytes(32), ledger=ledger))
+    plan = _plan(bytes(32), ledger=ledger)
+    model = small_training.linear_model(plan)
+    if resumed:  # What is to be resumed may have charged nothing.
+      plan.resume(model.optimizer)
     _interrupted(model, x, 2, _Updates())
   copy = tmp_path / 'copy.jsonl'
   shutil.copy(path, copy)

@@ -166,12 +166,12 @@ def _composed(values, ledgers):
 
 def _check_files(paths):
   """Refuses a ledger that is given twice, by any of its paths."""
-  places = [os.path.realpath(path) for path in paths]
-  for path, place in zip(paths, places):
-    if places.count(place) > 1:
+  for path in paths:
+    count = sum(os.path.samefile(path, other) for other in paths)
+    if count > 1:
       raise UsageError(
-        f'--ledger={path} is given {places.count(place)} times, and would '
-        'count as often. Give each ledger once.'
+        f'--ledger={path} is given {count} times, and would count as often. '
+        'Give each ledger once.'
       )
 
 

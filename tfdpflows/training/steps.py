@@ -59,7 +59,8 @@ class TrainingSteps:
     next: number of the first step that is not drawn.
     replays: whether steps of an earlier process may be made again.
     table: fingerprint of the table, known before a batch is drawn.
-    other_table: whether an earlier process has trained on another one.
+    other_table: whether the ledger does not say that this is the table that the
+      training began with.
   """
 
   def __init__(self, plan: TrainingPlan):
@@ -390,7 +391,8 @@ class TrainingSteps:
       if self.replays:
         self._charged_earlier = self._charged_steps
     if self.table is None:
-      known = self._reservation._facts.get('table', table)
+      # What was reserved before a batch was known says nothing of the table.
+      known = self._reservation._facts.get('table')
       self.table, self.other_table = table, table != known
     if self.table != table:
       raise ValueError(

@@ -284,3 +284,12 @@ def test_file_system_without_links(path, monkeypatch):
     PrivacyLedger(path)
   with PrivacyLedger.open(path) as ledger:
     assert len(ledger.entries) == 1
+
+
+@pytest.mark.parametrize(
+  'end',
+  [b'[' * 200_000, b'{"hash":"\\ud800"}\n{"kind":"seal"}\n', b'', b'\xff\n'],
+)
+def test_what_is_no_merged_ledger_stays(end):
+  content = b'{"kind":"ledger"}\n' + end
+  assert ledger_file.before_merge(content) == content

@@ -447,6 +447,19 @@ def test_copies_of_one_ledger_are_not_merged(paths):
   PrivacyLedger.open(first).close()
 
 
+def test_a_copy_is_told_after_a_merge_too(paths):
+  (first, second), path = paths
+  copy = first.with_name('copy')
+  shutil.copy(first, copy)
+  merge_ledgers([first, second], path).close()
+  for source in (path, copy):
+    with PrivacyLedger.open(source) as ledger:
+      kwargs = {'resume': True, 'randomness_id': 'a'}
+      ledger.reserve(STEP, 10, 'training', **kwargs).ensure(6)
+  with pytest.raises(LedgerError, match="copies of one in which 'training"):
+    merge_ledgers([path, copy], path.with_name('again'))
+
+
 def test_the_same_noise_on_two_sums_is_not_merged():
   """Their difference has none, and no epsilon holds for both."""
 

@@ -477,9 +477,9 @@ def before_merge(content: bytes) -> bytes:
     if not lines or fields['kind'] != 'seal':
       return content
     digest = json.loads(lines[-1])['hash']
-  except (ValueError, KeyError, TypeError):
+    head = f'{len(lines):010d}:{digest}'.encode()
+  except (ValueError, KeyError, TypeError, RecursionError):
     return content
-  head = f'{len(lines):010d}:{digest}'.encode()
   first = lines[0]
   lines[0] = _PREFIX + head + first[len(_PREFIX) + _HEAD_SIZE :]
   return b''.join(lines)

@@ -676,7 +676,7 @@ class PrivacyLedger:
     records: Sequence[dict[str, Any]],
     before: Callable[[], None],
   ) -> None:
-    records = [{**record, 'time': _now()} for record in records]
+    records = [{'time': _now(), **record} for record in records]
     self._file = file_lib.LedgerFile.create(path, self._header, records, before)
 
   def _write(self, record: dict[str, Any]) -> None:

@@ -354,6 +354,9 @@ def _entry_records(
     'count': entry.limit,
     'origin': entry.label if entry.origin is None else entry.origin,
   }
+  if entry.time is not None:
+    # Copies of one ledger are told by it, after a merge too.
+    first['time'] = entry.time
   if entry.kind == 'charge':
     return [
       {**first, 'owner': entry.randomness_id} if entry.randomness_id else first
