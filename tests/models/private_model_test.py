@@ -9,6 +9,7 @@ import tensorflow as tf
 from scipy import sparse
 
 import tfdpflows
+from tests import saved_graphs
 from tests.grids import thinned
 from tests.unproven import unproven
 from tfdpflows import gradients, optimizers, sampling
@@ -717,15 +718,10 @@ def test_keras_saves_and_loads_what_is_trained(tmp_path):
 
 
 def test_a_saved_model_does_not_tell_what_was_done_before(tmp_path):
-  """TensorFlow numbers functions by all that the process has made."""
   private = _private(_classifier())
   private(_data()[0])
-  found = []
-  for name in ('one', 'other'):
-    private.save(str(tmp_path / name))
-    found.append((tmp_path / name / 'saved_model.pb').read_bytes())
-    tf.function(lambda x: x + 1).get_concrete_function(tf.TensorSpec([]))
-  assert found[0] == found[1]
+  one, other = saved_graphs.written_twice(private.save, tmp_path)
+  assert one == other
 
 
 def test_the_wrapper_itself_is_not_saved(tmp_path):
