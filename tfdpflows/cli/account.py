@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import textwrap
 
@@ -141,7 +140,6 @@ def _composed(values, ledgers):
   from tfdpflows.accounting import LedgerError, create_accountant
   from tfdpflows.accounting.ledger.merge import compose_ledgers
 
-  _check_files(values.ledger)
   accountant = None
   if values['accountant'].present:
     if values.accountant == 'all':
@@ -162,17 +160,6 @@ def _composed(values, ledgers):
     return compose_ledgers(ledgers, accountant)
   except (LedgerError, ValueError) as error:
     raise UsageError(f'--ledger: {error}') from error
-
-
-def _check_files(paths):
-  """Refuses a ledger that is given twice, by any of its paths."""
-  for path in paths:
-    count = sum(os.path.samefile(path, other) for other in paths)
-    if count > 1:
-      raise UsageError(
-        f'--ledger={path} is given {count} times, and would count as often. '
-        'Give each ledger once.'
-      )
 
 
 def _check(values):

@@ -120,14 +120,15 @@ def compose_ledgers(
   They stay as they are, and may be charged further. It has no budget.
 
   Args:
-    ledgers: `PrivacyLedger`s of the same table, each of another file.
+    ledgers: `PrivacyLedger`s of the same table.
     accountant: name of the accountant; if None, the one that all of them have.
 
   Raises:
     LedgerError: if two of them used the same noise, or one of them was merged.
-    ValueError: if they differ in their neighbouring relation or privacy unit,
-      or in an accountant that is not given.
+    ValueError: if one is there twice, or they differ in their neighbouring
+      relation or privacy unit, or in an accountant that is not given.
   """
+  _check_once(ledgers)
   names = [ledger.path or 'in memory' for ledger in ledgers]
   _unmerged(ledgers, None, names)
   return _together(ledgers, names, None, accountant, {}, kept=True)[0]
@@ -219,16 +220,7 @@ def _taken(
   """Opens the ledgers for writing and locks them against other threads."""
   if not sources:
     raise ValueError('There is nothing to merge: give one ledger or more.')
-  keys = [
-    id(source) if _path(source) is None else os.path.realpath(_path(source))
-    for source in sources
-  ]
-  for source, number in zip(sources, map(keys.count, keys)):
-    if number > 1:
-      raise ValueError(
-        f'The ledger {_path(source) or source!r} is given {number} times, and '
-        'would be charged as often. Give each ledger once.'
-      )
+  _check_once(sources)
   on_disk = {_path(source) is not None for source in sources}
   if len(on_disk) > 1 or (path is None and True in on_disk):
     raise ValueError(
@@ -248,6 +240,28 @@ def _taken(
   for ledger in sorted(opened, key=id):
     stack.enter_context(ledger._lock)
   return opened
+
+
+def _check_once(sources: Sequence) -> None:
+  """Refuses a ledger that is given twice, by any of the names of its file."""
+  keys = [_key(source) for source in sources]
+  for source, number in zip(sources, map(keys.count, keys)):
+    if number > 1:
+      raise ValueError(
+        f'The ledger {_path(source) or source!r} is given {number} times, and '
+        'would count as often. Give each ledger once.'
+      )
+
+
+def _key(source) -> Any:
+  path = _path(source)
+  if path is None:
+    return id(source)
+  try:
+    found = os.stat(path)
+  except OSError:
+    return os.path.realpath(path)
+  return found.st_dev, found.st_ino
 
 
 def _path(source) -> Optional[str]:
