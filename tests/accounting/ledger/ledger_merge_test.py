@@ -460,6 +460,18 @@ def test_a_copy_is_told_after_a_merge_too(paths):
     merge_ledgers([path, copy], path.with_name('again'))
 
 
+def test_merged_reservations_keep_their_random_numbers(paths):
+  sources, path = paths
+  nonces = []
+  for source in sources:
+    with PrivacyLedger.open(source) as ledger:
+      nonces += [x.nonce for x in ledger._state.entries if x.nonce]
+  merge_ledgers(sources, path).close()
+  with PrivacyLedger.open(path) as ledger:
+    found = [x.nonce for x in ledger._state.entries if x.nonce]
+  assert found == nonces and len(set(nonces)) == len(nonces) > 0
+
+
 def test_the_same_noise_on_two_sums_is_not_merged():
   """Their difference has none, and no epsilon holds for both."""
 

@@ -10,6 +10,7 @@ import math
 import numbers
 import os
 import reprlib
+import secrets
 import threading
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
@@ -33,6 +34,8 @@ _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 # What a record that is not valid raises.
 _INVALID = ArithmeticError, AttributeError, LookupError, RecursionError
 _INVALID += TypeError, ValueError
+# Fits into an int64, and into the 300 digits of a record.
+_MOST_NONCE = 2**62
 _logger = logging.getLogger(__name__)
 
 
@@ -320,6 +323,8 @@ class PrivacyLedger:
     record['owner'] = randomness_id
     if seeded:
       record['seeded'] = True
+    elif _observer.current() is None:  # A replay has the random numbers again.
+      record['nonce'] = secrets.randbelow(_MOST_NONCE) + 1
     with self._lock:
       entry = self._resumable.take(record) if resume else None
       if entry is None:
@@ -742,6 +747,11 @@ class Reservation:
   def _facts(self) -> dict[str, Any]:
     """What is known of the use of its random numbers, see `randomness_id`."""
     return entries_lib.facts_of(self._entry.randomness_id)
+
+  @property
+  def _nonce(self) -> int:
+    """For random numbers of this reservation alone; 0 if it has none."""
+    return self._entry.nonce
 
   @property
   def released(self) -> bool:

@@ -181,8 +181,8 @@ def _check_randomness(ledgers: list[PrivacyLedger]) -> None:
       if name and known.setdefault(name, identity) != identity:
         raise LedgerError(
           f'The random numbers of {entry.label!r} were used for other sums in '
-          'another of these ledgers: their difference has no noise, and no '
-          'epsilon holds for both. Nothing was merged.'
+          'another of these ledgers: their difference may have no noise, and '
+          'no epsilon holds for both. Nothing was merged.'
         )
 
 
@@ -361,6 +361,8 @@ def _entry_records(
     return [
       {**first, 'owner': entry.randomness_id} if entry.randomness_id else first
     ]
+  if entry.nonce:
+    first['nonce'] = entry.nonce
   records = [{**first, 'owner': entry.randomness_id}]
   if entry.charged:
     records.append({'kind': 'advance', 'label': label, 'total': entry.charged})
