@@ -10,7 +10,6 @@ import math
 import numbers
 import os
 import reprlib
-import secrets
 import threading
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
@@ -34,8 +33,6 @@ _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 # What a record that is not valid raises.
 _INVALID = ArithmeticError, AttributeError, LookupError, RecursionError
 _INVALID += TypeError, ValueError
-# Fits into an int64, and into the 300 digits of a record.
-_MOST_NONCE = 2**62
 _logger = logging.getLogger(__name__)
 
 
@@ -324,7 +321,7 @@ class PrivacyLedger:
     if seeded:
       record['seeded'] = True
     elif _observer.current() is None:  # A replay has the random numbers again.
-      record['nonce'] = secrets.randbelow(_MOST_NONCE) + 1
+      record['nonce'] = _new_nonce()
     with self._lock:
       entry = self._resumable.take(record) if resume else None
       if entry is None:
@@ -860,6 +857,11 @@ def _record(
     'count': int(count),
   }
   return json.loads(json.dumps(record))
+
+
+def _new_nonce() -> int:
+  """Returns a random number above zero that fits into an int64."""
+  return (int.from_bytes(os.urandom(8), 'big') >> 2) + 1
 
 
 def _now() -> str:
