@@ -433,9 +433,11 @@ def test_a_fit_that_another_one_keeps_from_beginning_leaves_no_rows(
     patch.setattr(dp_sgd, 'train', _stop)
     with pytest.raises(KeyboardInterrupt):
       _fit(people, shards, tmp_path / 'model')
-  with accounting.PrivacyLedger.open(work / 'ledger.jsonl'):
-    with pytest.raises(accounting.LedgerError, match='in use'):
-      _fit(people, shards, tmp_path / 'model', overwrite=True)
+  with (
+    PrivacyLedger.open(work / 'ledger.jsonl'),
+    pytest.raises(accounting.LedgerError, match='in use'),
+  ):
+    _fit(people, shards, tmp_path / 'model', overwrite=True)
   assert sorted(os.listdir(tmp_path)) == ['model.partial', 'shards']
 
 
