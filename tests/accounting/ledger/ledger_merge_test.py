@@ -447,6 +447,15 @@ def test_copies_of_one_ledger_are_not_merged(paths):
   PrivacyLedger.open(first).close()
 
 
+def test_nor_is_a_ledger_that_is_open_with_its_copy(tmp_path):
+  first, copy = tmp_path / 'a', tmp_path / 'b'
+  with PrivacyLedger(first) as ledger:
+    ledger.reserve(STEP, 10, 'training', randomness_id='a').ensure(4)
+    shutil.copy(first, copy)
+    with pytest.raises(LedgerError, match="copies of one in which 'training'"):
+      merge_ledgers([ledger, copy], tmp_path / 'c')
+
+
 def test_a_copy_is_told_after_a_merge_too(paths):
   (first, second), path = paths
   copy = first.with_name('copy')

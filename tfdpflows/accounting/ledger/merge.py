@@ -168,8 +168,9 @@ def _check_randomness(ledgers: list[PrivacyLedger]) -> None:
       identity = entry.randomness_id
       name = entries.name_of(identity)
       # With one secret a training may be repeated, in another ledger. What was
-      # begun once, at one time, and is in two files is not that.
-      once = entry.kind == 'reserve' and name and entry.time
+      # begun once and is in two files is not that: it has one nonce or, with a
+      # seed or of earlier versions, one time.
+      once = entry.kind == 'reserve' and name and (entry.nonce or entry.time)
       if once and begun.setdefault((name, once), ledger) is not ledger:
         raise LedgerError(
           f'Two of these ledgers are copies of one in which {entry.label!r} '
