@@ -163,6 +163,48 @@ def test_the_ledger_does_not_tell_whether_two_tables_are_the_same():
   assert owners[0][0] != owners[1][0] and owners[0][1] != owners[1][1]
 
 
+def test_a_secret_has_another_noise_for_another_table_or_parameter():
+  """Also in another ledger: the difference of two releases is not theirs."""
+  event = accounting.ExponentialMechanismDpEvent(0.5)
+
+  def drawn(x=X, facts=(), **kwargs):
+    randomness = charge_release(
+      accounting.PrivacyLedger(),
+      event,
+      label='a',
+      randomness=Randomness(**kwargs),
+      facts=dict(facts),
+      arrays=[x],
+    )
+    return randomness.numpy('a').normal()
+
+  ways = {}, {'x': X + 1e-9}, {'facts': {'bound': 2.0}}
+  secret, seed = {'secret': bytes(32)}, {'seed': 1}
+  assert len({drawn(**way, **secret) for way in ways}) == 3
+  assert len({drawn(**secret) for _ in range(2)}) == 1
+  # What is seeded says so, and stays what it was.
+  assert {drawn(**way, **seed) for way in ways} == {
+    Randomness(1).numpy('a').normal()
+  }
+
+
+@EACH
+def test_neighbours_have_two_noises_of_one_secret(label, monkeypatch):
+  release, _ = RELEASES[label]
+  seen = []
+  numpy = Randomness.numpy
+
+  def noted(self, *path):
+    seen.append(self.key(*path))
+    return numpy(self, *path)
+
+  monkeypatch.setattr(Randomness, 'numpy', noted)
+  for x in (X, X[1:]):
+    randomness = Randomness(secret=bytes(32))
+    release(x, accounting.PrivacyLedger(), randomness=randomness)
+  assert len(set(seen)) == len(seen) > 1
+
+
 def _of_a_function(ledger, randomness):
   mechanisms.private_quantile(
     lambda: X[:, 0], lower=-9.0, upper=9.0, epsilon=0.5, q=0.5,

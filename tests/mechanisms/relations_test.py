@@ -113,7 +113,7 @@ class Source(Randomness):
   """A `Randomness` whose streams note."""
 
   def __init__(self, stream):
-    super().__init__()
+    super().__init__(0)  # Without a seed a release would make one of its own.
     self._stream = stream
 
   def numpy(self, *path):

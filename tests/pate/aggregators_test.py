@@ -142,6 +142,17 @@ def test_resumed_queries_repeat_their_answers(kind, tmp_path):
       aggregator.query(VOTES[[0, 2]])
 
 
+def test_other_votes_have_other_noise_of_one_secret():
+  """Also in another ledger."""
+  tied = np.tile([50, 50, 0], [400, 1])
+  other = np.vstack([tied[1:], [[49, 50, 1]]])
+  answers = [
+    made('gnmax', randomness=Randomness(secret=bytes(32))).query(votes)
+    for votes in (tied, other)
+  ]
+  assert 0.3 < np.mean(answers[0] == answers[1]) < 0.7
+
+
 def test_the_same_noise_is_not_used_twice(kind):
   randomness = Randomness(seed=0)
   made(kind, randomness=randomness).query(VOTES)

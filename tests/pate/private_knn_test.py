@@ -398,6 +398,17 @@ made.query(np.zeros([10, 2]))
     assert mechanisms.decompose(ledger.event) == mechanisms.decompose(expected)
 
 
+def test_other_rows_have_other_noise_of_one_secret():
+  x, y, queries = np.zeros([2, 1]), np.zeros(2), np.zeros([400, 1])
+  answers = [
+    make(x, labels, sigma=99.0, randomness=Randomness(secret=bytes(32))).query(
+      queries
+    )
+    for labels in (y, y + 1)
+  ]
+  assert np.mean(answers[0] == answers[1]) < 0.5
+
+
 def test_a_call_that_is_resumed_gives_the_same_answers(tmp_path):
   path = tmp_path / 'ledger'
   x = np.random.default_rng(0).uniform(-1, 1, [30, 2])

@@ -362,11 +362,11 @@ def _unsaved(people, data, work, **options):
 
 @pytest.fixture(scope='module')
 def expected(people, tmp_path_factory):
-  """A fit of the data frame with that secret, which nothing interrupts."""
+  """A fit of these rows with that secret, which nothing interrupts."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(os, 'urandom', lambda size: bytes(range(size)))
     work = tmp_path_factory.mktemp('expected') / 'work'
-    return _unsaved(people, people.table, work)
+    return _unsaved(people, pa.Table.from_pandas(people.table), work)
 
 
 def test_a_fit_goes_on_without_paying_twice(
@@ -423,6 +423,22 @@ def test_a_table_in_no_files_is_read_again(
   with pytest.raises(ValueError, match='begun with another table'):
     _unsaved(people, table.take(list(range(400))[::-1]), work, resume=True)
   _same(_unsaved(people, table, work, resume=True), expected)
+
+
+def test_a_fit_that_another_one_keeps_from_beginning_leaves_no_rows(
+  people, shards, tmp_path, monkeypatch
+):
+  work = tmp_path / 'model.partial'
+  with monkeypatch.context() as patch:
+    patch.setattr(dp_sgd, 'train', _stop)
+    with pytest.raises(KeyboardInterrupt):
+      _fit(people, shards, tmp_path / 'model')
+  with (
+    PrivacyLedger.open(work / 'ledger.jsonl'),
+    pytest.raises(accounting.LedgerError, match='in use'),
+  ):
+    _fit(people, shards, tmp_path / 'model', overwrite=True)
+  assert sorted(os.listdir(tmp_path)) == ['model.partial', 'shards']
 
 
 def test_a_refused_budget_leaves_no_rows(people, shards, tmp_path):

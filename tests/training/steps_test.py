@@ -11,6 +11,7 @@ import tfdpflows
 from tests.grids import thinned
 from tests.unproven import proven
 from tfdpflows import _keras, accounting, gradients, sampling
+from tfdpflows.accounting.ledger import ledger as ledger_lib
 from tfdpflows.randomness import Randomness
 from tfdpflows.training.step_noise import StepNoise
 
@@ -47,9 +48,9 @@ def _stop():
   raise _StopError
 
 
-def _plan(secret=None, steps=STEPS, **kwargs):
+def _plan(secret=None, steps=STEPS, seed=None, **kwargs):
   clipping = kwargs.pop('clipping', gradients.Flat(1.0))
-  randomness = Randomness(secret=secret)
+  randomness = Randomness(seed, secret=secret)
   sampler = sampling.PoissonSampler(num_examples=60, sampling_probability=0.5)
   return tfdpflows.TrainingPlan(
     sampler,
@@ -113,10 +114,9 @@ def test_what_is_restored_in_one_process_takes_no_noise_back(way, tmp_path):
 @proven()
 def test_an_interrupted_fit_goes_on_as_if_nothing_had_been():
   """What was drawn ahead is drawn again: batches and noise stay in step."""
-  secret = bytes(range(32))
   kernels = []
   for after in (None, 1, 3):
-    plan = _plan(secret)
+    plan = _plan(seed=5)
     model = small_training.linear_model(plan, 'adam')
     if after:
       _interrupted(model, _rows(), after)
@@ -414,6 +414,57 @@ def test_a_replay_of_something_else_is_refused(change, message, tmp_path):
       return
     with pytest.raises(accounting.LedgerError, match=message):
       train(ledger, **change)
+
+
+@pytest.mark.parametrize('noise', ['independent', 'banded'])
+def test_trainings_of_one_secret_in_two_ledgers_have_two_noises(noise):
+  """And draw other batches, even from one table: they are charged for both."""
+  x = np.zeros([60, 4], 'float32')
+  found, batches = [], []
+  for _ in range(2):
+    sampler = sampling.CyclicPoissonSampler(
+      num_examples=60, sampling_probability=0.5, parts=2
+    )
+    plan = tfdpflows.TrainingPlan(
+      sampler,
+      gradients.Flat(1.0),
+      noise_multiplier=1.0,
+      steps=STEPS,
+      delta=1e-3,
+      randomness=Randomness(secret=bytes(32)),
+      noise=noise,
+    )
+    updates = _Updates()
+    model = small_training.linear_model(plan)
+    model.fit(x, verbose=0, callbacks=[updates])
+    found.append(np.ravel(updates.found))
+    rows = lambda step, plan=plan: plan.sampler.draw_step(
+      plan._steps.randomness, plan.label, step
+    )
+    batches.append([sorted(drawn[w > 0]) for drawn, w in map(rows, range(2))])
+  assert abs(np.corrcoef(*found)[0, 1]) < 0.5
+  assert batches[0] != batches[1]
+
+
+@pytest.mark.parametrize('earlier', [False, True])
+def test_a_resumed_training_has_the_random_numbers_of_then(
+  earlier, tmp_path, monkeypatch
+):
+  """Reservations of earlier versions have none of their own."""
+  x, path = np.zeros([60, 4], 'float32'), tmp_path / 'ledger.jsonl'
+  if earlier:
+    monkeypatch.setattr(ledger_lib, '_new_nonce', lambda: 0)
+  with small_training.ledger(path) as ledger:
+    plan = _plan(bytes(32), ledger=ledger)
+    first = _interrupted(small_training.linear_model(plan), x, 2)
+    assert (plan._steps.randomness is plan.randomness) == earlier
+  monkeypatch.undo()
+  with small_training.ledger(path) as ledger:
+    plan = _plan(bytes(32), ledger=ledger)
+    model = small_training.linear_model(plan)
+    plan.resume(model.optimizer, replay=True)
+    np.testing.assert_array_equal(_interrupted(model, x, 2), first)
+    assert (plan._steps.randomness is plan.randomness) == earlier
 
 
 def test_calls_that_the_state_does_not_allow_are_refused():

@@ -15,9 +15,11 @@ import tensorflow as tf
 
 from tests.unproven import unproven
 from tfdpflows import _keras, accounting
+from tfdpflows.randomness import Randomness
 
 # In the middle of the second of three epochs, of which two are paid for then.
 KILLED_AFTER = 5
+SECRET = bytes(32)
 
 
 def main(index, ports, folder, phase):
@@ -79,7 +81,7 @@ class Worker:
 
   def interrupted(self):
     """Worker 1 is killed; what becomes of the chief is its own affair."""
-    plan = self._plan(lambda: self._ledger('interrupted.jsonl'))
+    plan = self._plan(lambda: self._ledger('interrupted.jsonl'), secret=SECRET)
     model = small_training.flow_model(plan, self.strategy)
     callbacks = [self._checkpoints(model)]
     if self.index == 1:
@@ -89,7 +91,9 @@ class Worker:
 
   def resumed(self):
     path = self.folder / 'interrupted.jsonl'
-    plan = self._plan(lambda: accounting.PrivacyLedger.open(path))
+    plan = self._plan(
+      lambda: accounting.PrivacyLedger.open(path), secret=SECRET
+    )
     model = small_training.flow_model(plan, self.strategy)
     small_training.Checkpoints(model, str(self.folder / 'chief')).restore(-1)
     with self.strategy.scope():
@@ -102,11 +106,14 @@ class Worker:
     model.fit(small_training.table(), verbose=0, callbacks=callbacks)
     self._save_weights('resumed', model)
     self._write('resumed.json', [*found, plan.ledger.entries[0].count])
+    self._write('secret', plan._steps.randomness.secret.hex())
     plan.ledger.close()
 
-  def _plan(self, make_ledger):
+  def _plan(self, make_ledger, **kwargs):
     ledger = make_ledger() if self.is_chief else None
-    return small_training.plan(ledger=ledger)
+    if kwargs:
+      kwargs = {'randomness': Randomness(**kwargs)}
+    return small_training.plan(ledger=ledger, **kwargs)
 
   def _ledger(self, name):
     budget = accounting.PrivacyBudget(epsilon=50.0, delta=1e-4)

@@ -108,6 +108,11 @@ def test_what_one_worker_does_wrong_stops_both(folder):
   assert 'Worker 0 of 2 could not begin' in other[5]
 
 
+def test_workers_have_the_random_numbers_of_the_chief_s_reservation(folder):
+  chief, other = _read(folder, 'secret')
+  assert chief == other != worker.SECRET.hex()
+
+
 def test_killed_worker_resumes_from_checkpoint_and_ledger(folder):
   assert not list(folder.glob('* went on'))
   # Of 12 steps 8 were paid for; 4 of them were saved and 4 are lost. The other

@@ -223,6 +223,27 @@ def test_a_seed_repeats_a_search_and_noise_is_used_once():
   assert ledger.seeded
 
 
+def test_searches_of_one_secret_have_two_noises():
+  found = []
+
+  def fit(trial):
+    found.append(trial.randomness.secret)
+    trial.ledger.charge(dp_accounting.GaussianDpEvent(100.0))
+    return None, 0.0
+
+  for _ in range(2):
+    tuning.random_search(
+      fit,
+      {'a': [1]},
+      epsilon=1.0,
+      delta=1e-5,
+      ledger=accounting.PrivacyLedger(),
+      mean_trials=50.0,
+      randomness=Randomness(secret=bytes(32)),
+    )
+  assert len(set(found)) == len(found)
+
+
 def test_a_statement_says_that_the_search_is_paid_for(tmp_path):
   """Under any label, and read again from a file."""
   budget = accounting.PrivacyBudget(epsilon=2.0, delta=1e-4)

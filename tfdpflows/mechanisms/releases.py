@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from dp_accounting import NeighboringRelation
 
+from tfdpflows import _observer
 from tfdpflows.accounting.ledger import (
   PrivacyLedger,
   check_ledger,
@@ -24,6 +25,7 @@ from tfdpflows.randomness import Randomness
 from tfdpflows.sampling import Units
 from tfdpflows.sampling.units import check_units
 
+_OWN = 'of these parameters and this table'
 _DIFFERING_ROWS = {
   NeighboringRelation.ADD_OR_REMOVE_ONE: 1,
   NeighboringRelation.REPLACE_ONE: 2,
@@ -189,14 +191,16 @@ def charge_release(
     privacy_unit: their name, where they are not in memory.
 
   Returns:
-    The `Randomness` to draw from.
+    The `Randomness` to draw from: without a seed, one of this release alone.
 
   #### Formal guarantee
 
   A charge covers one draw of noise on one sum: what resumes it has the same
   secret, parameters and arrays, and releases the same numbers again. Noise of
-  one secret and label is charged once in a ledger. A refused charge leaves
-  `randomness` as it was.
+  one secret and label is charged once in a ledger. What is released of other
+  arrays, or with other parameters, has other noise, also where another ledger
+  was charged, unless it comes from a seed. A refused charge leaves `randomness`
+  as it was.
   """
   check_ledger(ledger)
   differing_rows(ledger.neighboring_relation)
@@ -211,27 +215,33 @@ def charge_release(
         'random numbers: give the `randomness` of then, made from its `secret`.'
       )
     randomness = Randomness()
+  own = not randomness.seeded and _observer.current() is None
   with randomness.claiming(label):
     arrays = iter(arrays)
     first = next(arrays, None)
     if first is None:  # By chance alone another release has the same ones.
       first = np.frombuffer(os.urandom(16), np.uint8)
     digest = randomness.table_fingerprint(itertools.chain([first], arrays))
+    identity = randomness_id(
+      randomness.key('release', label).hex(),
+      {
+        **json.loads(json.dumps(facts, default=_plain)),
+        'table': randomness.key('table', label, digest).hex(),
+        # Earlier versions had one noise for all: theirs cannot be resumed.
+        **({'noise': _OWN} if own else {}),
+      },
+    )
     ledger.charge(
       event,
       count,
       label=label,
       resume=resume,
-      randomness_id=randomness_id(
-        randomness.key('release', label).hex(),
-        {
-          **json.loads(json.dumps(facts, default=_plain)),
-          'table': randomness.key('table', label, digest).hex(),
-        },
-      ),
+      randomness_id=identity,
       seeded=seeded or randomness.seeded,
       privacy_unit=privacy_unit,
     )
+  if own:
+    return Randomness(secret=randomness.key('noise', label, identity))
   return randomness
 
 

@@ -294,7 +294,7 @@ class Aggregator(OneAtATime, abc.ABC):
   ) -> np.random.Generator:
     """Charges runs of an event; returns random numbers for these alone."""
     label = self._next_label()
-    charge_release(
+    randomness = charge_release(
       self.ledger,
       event,
       label=label,
@@ -312,7 +312,7 @@ class Aggregator(OneAtATime, abc.ABC):
       seeded=self._seeded,
       privacy_unit=self._privacy_unit,
     )
-    return self._randomness.numpy(label)
+    return randomness.numpy(label)
 
   def _next_label(self):
     self._calls += 1

@@ -319,7 +319,7 @@ class PrivateKNN(OneAtATime):
         ),
       )
     label = f'{self.label}, call {self._calls + 1}'
-    charge_release(
+    randomness = charge_release(
       self.ledger,
       self._event_of_call(len(queries)),
       label=label,
@@ -345,7 +345,7 @@ class PrivateKNN(OneAtATime):
     for start in range(0, len(queries), block):
       scores = self._scores(queries[start : start + block])
       for i, row in enumerate(scores, start):
-        answers[i] = self._answer(row, self._randomness.numpy(label, i))
+        answers[i] = self._answer(row, randomness.numpy(label, i))
     return answers
 
   def _is_used_up(self):

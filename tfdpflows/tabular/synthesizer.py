@@ -424,7 +424,8 @@ class TabularSynthesizer:
       )
     except BaseException as error:
       if isinstance(table, code_store.CodeStore):
-        if work_dir is not None and isinstance(error, ValueError):
+        refused = isinstance(error, (ValueError, accounting.LedgerError))
+        if work_dir is not None and refused:
           table.discard(os.fspath(work_dir))
         table.unlock()
       raise

@@ -55,8 +55,10 @@ class TrainingPlan(Fixed):
   tenth of an epoch: after a crash the ledger may count steps that never ran,
   and never misses one that did.
 
-  The noise of a step is a function of the secret and of the step's number
-  alone, which comes with its batch. One optimizer trains, as the plan made it:
+  The noise of a step is a function of the secret, of the reservation in the
+  ledger and of the step's number alone, which comes with its batch: with
+  another ledger the same secret and label give other batches and noise, but for
+  a `seed`. One optimizer trains, as the plan made it:
   changed clipping, noise or loss bounds are refused. No step is made twice:
   batches that were drawn and not trained on are drawn again, and when weights
   are taken back, from a checkpoint say, the steps in between are lost. For a

@@ -160,7 +160,9 @@ class Workers:
     """Returns the greatest of the integers of all processes."""
     if self.alone:
       return number
-    numbers = self._on_each(lambda unused_context: tf.constant([number]))
+    numbers = self._on_each(
+      lambda unused_context: tf.constant([number], tf.int64)
+    )
     return int(np.max(self._strategy.gather(numbers, axis=0).numpy()))
 
   def distribute(

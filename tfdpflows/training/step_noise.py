@@ -238,7 +238,7 @@ class StepNoise:
     difference of what they release would have none.
     """
     of_table = ('table', self.steps.table) if self.steps.other_table else ()
-    key = self.plan.randomness.key('noise', self.plan.label, *of_table)
+    key = self.steps.randomness.key('noise', self.plan.label, *of_table)
     return key[:_KEY_BYTES]
 
   def _stream_of_rows(self, step, *kind):
@@ -248,8 +248,8 @@ class StepNoise:
     whose rows are in other parts. What a row adds there must not meet what it
     added before in noise that depends on each other.
     """
-    plan = self.plan
-    key = plan.randomness.key('noise', plan.label, self.steps.table, *kind)
+    steps, label = self.steps, self.plan.label
+    key = steps.randomness.key('noise', label, steps.table, *kind)
     return StepStream(key[:_KEY_BYTES], step)
 
 

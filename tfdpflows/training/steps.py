@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfdpflows._memory import dataset_from_generator, release_graph_tensors
 from tfdpflows.accounting.ledger import LedgerError, randomness_id
 from tfdpflows.optimizers.noise import current_strategy
+from tfdpflows.randomness import Randomness
 from tfdpflows.sampling.fixed_size import FixedSizeSampler
 from tfdpflows.stored_rows import StoredRows
 from tfdpflows.training import replicas
@@ -59,6 +60,8 @@ class TrainingSteps:
     next: number of the first step that is not drawn.
     replays: whether steps of an earlier process may be made again.
     table: fingerprint of the table, known before a batch is drawn.
+    randomness: the `Randomness` of batches and noise, once steps are reserved:
+      that of the plan if it has a seed, else one of this reservation alone.
     other_table: whether the ledger does not say that this is the table that the
       training began with.
   """
@@ -70,6 +73,7 @@ class TrainingSteps:
     self.replays = False
     self._reservation = self.table = None
     self.other_table = False
+    self.randomness = plan.randomness
     # Steps below were charged by an earlier process, which may have made them.
     self._charged_earlier = 0
     # Steps below were drawn outside of any training.
@@ -219,6 +223,16 @@ class TrainingSteps:
     steps = plan.remaining_steps if steps is None else steps
     workers.agree(lambda: self._check(x, steps, workers))
     workers.agree(lambda: self._pay(x, steps, workers))
+    # That of the chief: the others reserve in ledgers of their own.
+    nonce = workers.greatest(
+      self._reservation._nonce if workers.is_chief else 0
+    )
+    if nonce:
+      # Two trainings of one secret and label, in two ledgers, would have the
+      # same batches and noise, whatever their tables and models are.
+      self.randomness = Randomness(
+        secret=plan.randomness.key('noise', plan.label, 'training', nonce)
+      )
     stop = self.next + steps
     failures = []
     sizes = _sizes(plan.sampler) if few_sizes else ()
@@ -228,7 +242,7 @@ class TrainingSteps:
       training = self._training
       try:
         while (step := self._draw(training, stop)) is not None:
-          drawn = plan.sampler.draw_step(plan.randomness, plan.label, step)
+          drawn = plan.sampler.draw_step(self.randomness, plan.label, step)
           for share, weights in workers.shares(*_pad_to(sizes, *drawn)):
             if plan.units is not None:
               share, weights = plan.units.batch(share, weights)

@@ -174,6 +174,9 @@ def random_search(
   randomness = Randomness() if randomness is None else randomness
   label = str(label)
   charge_search(ledger, epsilon, delta, label, randomness)
+  if not randomness.seeded:
+    # As no search is resumed, none need have the noise of another ledger's.
+    randomness = Randomness()
   logging.info(
     'Search: a random number of trials, %g on average, each within epsilon %g '
     'at delta %g.',

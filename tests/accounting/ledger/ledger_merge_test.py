@@ -447,6 +447,15 @@ def test_copies_of_one_ledger_are_not_merged(paths):
   PrivacyLedger.open(first).close()
 
 
+def test_nor_is_a_ledger_that_is_open_with_its_copy(tmp_path):
+  first, copy = tmp_path / 'a', tmp_path / 'b'
+  with PrivacyLedger(first) as ledger:
+    ledger.reserve(STEP, 10, 'training', randomness_id='a').ensure(4)
+    shutil.copy(first, copy)
+    with pytest.raises(LedgerError, match="copies of one in which 'training'"):
+      merge_ledgers([ledger, copy], tmp_path / 'c')
+
+
 def test_a_copy_is_told_after_a_merge_too(paths):
   (first, second), path = paths
   copy = first.with_name('copy')
@@ -458,6 +467,18 @@ def test_a_copy_is_told_after_a_merge_too(paths):
       ledger.reserve(STEP, 10, 'training', **kwargs).ensure(6)
   with pytest.raises(LedgerError, match="copies of one in which 'training"):
     merge_ledgers([path, copy], path.with_name('again'))
+
+
+def test_merged_reservations_keep_their_random_numbers(paths):
+  sources, path = paths
+  nonces = []
+  for source in sources:
+    with PrivacyLedger.open(source) as ledger:
+      nonces += [x.nonce for x in ledger._state.entries if x.nonce]
+  merge_ledgers(sources, path).close()
+  with PrivacyLedger.open(path) as ledger:
+    found = [x.nonce for x in ledger._state.entries if x.nonce]
+  assert found == nonces and len(set(nonces)) == len(nonces) > 0
 
 
 def test_the_same_noise_on_two_sums_is_not_merged():

@@ -33,6 +33,8 @@ class Entry:
     charged: how many runs are charged.
     released: whether the rest of a reservation was released.
     randomness_id: its `randomness_id`, or ''.
+    nonce: an integer that a reservation drew when it was begun, for random
+      numbers of its own; 0 if it has none.
     origin: its label in the ledger that it was merged from, or None.
     time: when it was written to a file, as text, or None.
   """
@@ -49,6 +51,7 @@ class Entry:
     self.limit = record['count']
     self.released = False
     self.randomness_id = str(record.get('owner', ''))
+    self.nonce = record.get('nonce', 0)
     self.origin: Optional[str] = record.get('origin')
     self.time: Optional[str] = record.get('time')
     if not (_is_whole(self.limit) and 1 <= self.limit <= MAX_RUNS):
@@ -56,6 +59,8 @@ class Entry:
         f'the count {reprlib.repr(self.limit)} is not an integer above 0 '
         'and at most 10^15'
       )
+    if not _is_whole(self.nonce):
+      raise ValueError(f'the nonce {reprlib.repr(self.nonce)} is no integer')
     self.charged = self.limit if self.kind == 'charge' else 0
 
 

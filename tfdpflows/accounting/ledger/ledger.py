@@ -320,6 +320,8 @@ class PrivacyLedger:
     record['owner'] = randomness_id
     if seeded:
       record['seeded'] = True
+    elif _observer.current() is None:  # A replay has the random numbers again.
+      record['nonce'] = _new_nonce()
     with self._lock:
       entry = self._resumable.take(record) if resume else None
       if entry is None:
@@ -744,6 +746,11 @@ class Reservation:
     return entries_lib.facts_of(self._entry.randomness_id)
 
   @property
+  def _nonce(self) -> int:
+    """For random numbers of this reservation alone; 0 if it has none."""
+    return self._entry.nonce
+
+  @property
   def released(self) -> bool:
     """Whether the rest was released."""
     return self._entry.released
@@ -850,6 +857,11 @@ def _record(
     'count': int(count),
   }
   return json.loads(json.dumps(record))
+
+
+def _new_nonce() -> int:
+  """Returns a random number above zero that fits into an int64."""
+  return (int.from_bytes(os.urandom(8), 'big') >> 2) + 1
 
 
 def _now() -> str:

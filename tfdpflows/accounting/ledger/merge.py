@@ -169,8 +169,9 @@ def _check_randomness(ledgers: list[PrivacyLedger]) -> None:
       identity = entry.randomness_id
       name = entries.name_of(identity)
       # With one secret a training may be repeated, in another ledger. What was
-      # begun once, at one time, and is in two files is not that.
-      once = entry.kind == 'reserve' and name and entry.time
+      # begun once and is in two files is not that: it has one nonce or, with a
+      # seed or of earlier versions, one time.
+      once = entry.kind == 'reserve' and name and (entry.nonce or entry.time)
       if once and begun.setdefault((name, once), ledger) is not ledger:
         raise LedgerError(
           f'Two of these ledgers are copies of one in which {entry.label!r} '
@@ -182,8 +183,8 @@ def _check_randomness(ledgers: list[PrivacyLedger]) -> None:
       if name and known.setdefault(name, identity) != identity:
         raise LedgerError(
           f'The random numbers of {entry.label!r} were used for other sums in '
-          'another of these ledgers: their difference has no noise, and no '
-          'epsilon holds for both. Nothing was merged.'
+          'another of these ledgers: their difference may have no noise, and '
+          'no epsilon holds for both. Nothing was merged.'
         )
 
 
@@ -375,6 +376,8 @@ def _entry_records(
     return [
       {**first, 'owner': entry.randomness_id} if entry.randomness_id else first
     ]
+  if entry.nonce:
+    first['nonce'] = entry.nonce
   records = [{**first, 'owner': entry.randomness_id}]
   if entry.charged:
     records.append({'kind': 'advance', 'label': label, 'total': entry.charged})
