@@ -1,6 +1,7 @@
 """Dispatch, help and errors of the command line."""
 
 import errno
+import logging
 import os
 import resource
 import subprocess
@@ -195,6 +196,12 @@ def test_starts_without_tensorflow(words):
   assert result.returncode == 0, result.stderr
   # TensorFlow alone takes several seconds.
   assert _seconds_of_children() - start < 10
+
+
+@pytest.mark.parametrize('message', ['tfdpflows: %s rows', '%s rows'])
+def test_a_message_begins_with_the_name_once(message):
+  record = logging.LogRecord('absl', 30, 'plan.py', 1, message, (3,), None)
+  assert quiet._Formatter().format(record) == 'tfdpflows: 3 rows'
 
 
 def _seconds_of_children():

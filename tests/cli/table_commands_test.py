@@ -698,5 +698,8 @@ def test_a_report_names_the_file_without_values(folder, capsys):
   (folder / 'empty.csv').write_text('age,income,sex\n,,f\n,,m\n')
   argv = ['report', '--model_dir=model', '--output=r.html']
   argv += ['--real=people.csv', '--synthetic=empty.csv']
-  message = "empty.csv: Column 'age' has no values, only missing ones"
-  _refused(argv, message, capsys)
+  message = "empty.csv: Column 'age' has no values, only missing ones; drop"
+  # --out_of_range, which is of real rows, would not help.
+  _refused(
+    argv, f'{message} the column and its field, or give rows of the', capsys
+  )

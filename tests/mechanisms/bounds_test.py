@@ -232,6 +232,12 @@ def test_few_rows_are_warned_of_or_refused_before_anything_is_read():
   bounds.check_num_rows(
     TableSchema([Field('age', 'integer', 0, 9)]), 0.1, 1e-5, 10
   )
+  # A little more than what is given is not rounded to it.
+  for num_rows in range(17_500, 18_500, 100):
+    with warnings.catch_warnings(record=True) as said:
+      warnings.simplefilter('always')
+      bounds.check_num_rows(draft, 0.1, 1e-5, num_rows)
+    assert not said or 'about 0.1 on' not in str(said[0].message), num_rows
 
 
 def test_what_is_left_out_is_counted_and_warned_of():

@@ -65,6 +65,34 @@ def test_all_that_can_be_described_is_and_the_rest_is_listed():
     draft_schema(_table())
 
 
+def test_whose_rows_they_may_be_is_told_by_the_name():
+  who = np.arange(60) // 2
+  table = pd.DataFrame(
+    {'individual': who, 'Patient.No': who + 7, 'student': who % 2, 'n': who}
+  )
+  found = drafting.draft(table).findings
+  assert [f.column for f in found] == ['individual', 'Patient.No']
+  assert '30 different values that repeat' in found[0].problem
+  assert '--privacy_unit=individual if' in found[0].fix
+
+
+def test_which_rows_have_a_value_may_be_learned():
+  (field,), (found,) = drafting.draft(pd.DataFrame({'x': ['a', None, 'a']}))
+  assert not field.required
+  assert found.problem == 'a single value, or none'
+  assert '--drop=x if which rows have none says little' in found.fix
+
+
+def test_times_of_another_notation_are_told():
+  table = pd.DataFrame({'at': ['10:00', '9:53', '11:15', ' '] * 9})
+  (field,), (found,) = drafting.draft(table)
+  assert field.type == 'string'
+  assert (
+    "4 texts, of which 2 are no times of a day, such as '9:53'" in found.problem
+  )
+  assert 'write times as 09:05' in found.fix
+
+
 def test_what_is_dropped_by_name_may_be_in_a_file():
   names = ('age', 'city')
   others = [name for name in _table() if name not in names]

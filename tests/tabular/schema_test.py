@@ -1,4 +1,5 @@
 import json
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -189,6 +190,18 @@ def test_a_declared_constant_is_legal_and_warned_of():
   )
   with pytest.warns(UserWarning, match='constant'):
     schema.validate(pd.DataFrame({'x': [3, 3]}))
+
+
+def test_a_range_in_which_small_numbers_are_lost_is_warned_of():
+  table = pd.DataFrame({'x': [2.5, 7e9]})
+  wide = TableSchema([Field('x', 'number', minimum=0, maximum=8e9)])
+  with pytest.warns(UserWarning, match="'x' .* to the nearest 1,000, and"):
+    wide.validate(table)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    wide.validate(table, fitting=False)
+    narrow = TableSchema([Field('x', 'number', minimum=0, maximum=8e8)])
+    narrow.validate(table / 10)
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,7 @@ def test_years_that_nanoseconds_have_not():
     ('paid', '12/24/2025', r'as %d\.%m\.%Y or as ISO'),
     ('seen', '2025-06-01T10:00Z', 'no datetime.* has no timezone'),
     ('opens', '24:00', 'is no time'),
+    ('opens', '9:05', r'has it, such as 09:05 or 09:05:30\.$'),
     ('stay', 'P1M', 'write it as P1DT2H3M4S'),
     ('stay', 5, 'is no duration'),
   ],

@@ -49,9 +49,17 @@ def configure() -> None:
   logging._warn_preinit_stderr = False
   logging.set_verbosity(logging.WARNING)
   handler = logging.get_absl_handler()
-  handler.setFormatter(python_logging.Formatter('tfdpflows: %(message)s'))
+  handler.setFormatter(_Formatter())
   handler.addFilter(_is_ours)
   warnings.formatwarning = lambda message, *_: f'tfdpflows: {message}\n'
+
+
+class _Formatter(python_logging.Formatter):
+  """Begins a message with the name of the library, once."""
+
+  def format(self, record):
+    # Warnings have it already, for those who call the library from Python.
+    return 'tfdpflows: ' + super().format(record).removeprefix('tfdpflows: ')
 
 
 def show_info() -> None:

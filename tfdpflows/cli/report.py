@@ -90,16 +90,17 @@ def _run(values):
   schema = synthesizer.schema
   files.check_target(values.target, schema, 'the model')
   most = values.max_rows or _MOST_ROWS
-  real, synthetic = (
-    # Of their own seeds, or equal tables would give equal samples.
-    row_blocks.sample_rows(source, schema, how, most, seed)
-    for seed, (source, how) in enumerate(
-      (
-        (files.source_of(values.real, schema), values.out_of_range),
-        (files.source_of(values.synthetic, schema), 'error'),
-      )
-    )
-  )
+  # Of their own seeds, or equal tables would give equal samples.
+  source = files.source_of(values.real, schema)
+  real = row_blocks.sample_rows(source, schema, values.out_of_range, most, 0)
+  source = files.source_of(values.synthetic, schema)
+  try:
+    synthetic = row_blocks.sample_rows(source, schema, 'error', most, 1)
+  except ValueError as error:
+    # That flag is of real rows.
+    raise ValueError(
+      str(error).replace('set out_of_range to clip', 'give rows of the model')
+    ) from error
   counts = {}
   if values.out_of_range == 'clip':
     counts = schema.count_clipped(real.rows)

@@ -492,12 +492,16 @@ def check_num_rows(
   if needed <= _LARGE * num_rows:
     return
   enough = needed / _LARGE
+  # Rounded up: what is given already would not be enough.
+  spend = epsilon * enough / num_rows
+  unit = 10.0 ** (math.floor(math.log10(spend)) - 1)
+  spend = math.ceil(spend / unit) * unit
   said = (
     f'Private bounds of {len(plan.fields)} columns at epsilon {epsilon:g} see '
     f'values that {needed:,.0f} rows or more have, and there are '
     f'{num_rows:,}: %s. Give about {enough:,.0f} rows, or spend about '
-    f'{epsilon * enough / num_rows:.2g} on bounds; or state ranges, categories '
-    'and types in the schema from public knowledge.'
+    f'{spend:.2g} on bounds; or state ranges, categories and types in the '
+    'schema from public knowledge.'
   )
   if needed > num_rows / 2:
     raise ValueError(said % 'too few to find any')

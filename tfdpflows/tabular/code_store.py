@@ -636,7 +636,7 @@ class ChunkEncoder:
 
   def check(self, source: Source) -> None:
     """Refuses a table of which nothing can be learned, once it is read."""
-    self.schema.warn_of_constants()
+    self.schema.warn_of_columns()
     if not self.rows and self.schema.privacy_unit is not None:
       raise self.schema.no_identifiers()
     if not self.rows:

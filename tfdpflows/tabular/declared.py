@@ -42,7 +42,7 @@ def check_informative(any_present: bool, field: Field) -> None:
   if not any_present:
     raise ValueError(
       f'Column {field.name!r} has no values, only missing ones; drop the '
-      'column and its field.'
+      'column and its field, or set out_of_range to clip.'
     )
 
 

@@ -67,7 +67,7 @@ class DraftRows(TableParts):
     if not self._num_rows:
       raise source.no_rows()
     schemas.check_num_rows(self._num_rows, schema)
-    schema.warn_of_constants()
+    schema.warn_of_columns()
     if out_of_range != 'clip':
       for is_present, field in zip(present, schema):
         check_informative(is_present, field)

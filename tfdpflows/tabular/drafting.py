@@ -34,6 +34,7 @@ _GIVEN = ('name', *_TEXTS, *_OF_RANGES, *_WORDS, *_LISTS)
 # What says more than how cells are written: of which type these are.
 _OF_TYPES = ('minimum', 'maximum', 'decimals', 'enum', 'unit', 'timezone')
 _LIKE_A_DATE = re.compile(r'\d{1,4}[./-]\d{1,2}[./-]\d{1,4}(?:[T ][\d:.]+)?')
+_LIKE_A_TIME = re.compile(r'\d{1,2}:\d\d(?::\d\d)?')
 # A leading zero makes a code.
 _CODE = re.compile(r'[+-]?0\d+')
 # Decimal point and separator of groups that are tried.
@@ -47,6 +48,12 @@ _MOST_UNITS = 3
 # Names of identifiers, and how many texts may be those of people or products.
 _NAMED_ID = re.compile(r'(?i:(?:.*[\W_])?id)|.*[a-z]I[Dd]', re.DOTALL)
 _MANY = 200
+# Names of those whose rows they may be, where there are more than a few.
+_NAMED_WHO = re.compile(
+  r'(?i:(?:.*[\W_])?(?:person|individual|subject|patient|respondent|customer|'
+  r'client|employee|student|user|household)(?:[\W_]?(?:no|nr|number))?)',
+  re.DOTALL,
+)
 _NUMBERS = ('integer', 'number')
 
 
@@ -416,6 +423,11 @@ class _Column:
     if sum(map(_is_like_a_date, some)) >= most:
       words = [text for text in texts if not _is_like_a_date(text)]
       return self._hint_of_dates(texts, words)
+    if (
+      sum(_LIKE_A_TIME.fullmatch(text.strip()) is not None for text in some)
+      >= most
+    ):
+      return self._hint_of_times(texts)
     if any(_CODE.fullmatch(text.strip()) for text in texts):
       return None
     best = max(self._notations(), key=lambda cells: _count(some, cells))
@@ -453,6 +465,17 @@ class _Column:
       'write all dates in one format',
     )
 
+  def _hint_of_times(self, texts):
+    scale = times.TimeScale('time', None, None, None)
+    _, bad = scale.counts(pd.Series(texts, dtype=object), clip=False)
+    if not bad.any():
+      return None
+    other = max(np.array(texts, object)[bad], key=len)
+    return (
+      f', of which {bad.sum()} are no times of a day, such as {other!r}',
+      'write times as 09:05, and none as an empty cell, if they are times',
+    )
+
   def _with_words(self, words, flags, kind):
     """A hint that names flags, and the words that are no numbers or dates."""
     if not words:
@@ -470,23 +493,34 @@ class _Column:
 
   def _note(self, field):
     """Notes what was drafted, and should be looked at."""
-    if field.is_constant:
+    if field.is_constant and field.required:
       what = 'a single value; nothing can be learned from it'
       self._find(what, self._drop, True)
+    elif field.is_constant:
+      what = 'a single value, or none'
+      self._find(
+        what, f'{self._drop} if which rows have none says little', True
+      )
     elif field.type == 'string' and 'enum' in field.from_data:
       hint = self._hint(list(field.enum))
       if hint is not None:
         what = hint[0] or ' that look like something else'
         self._find(f'{len(field.enum)} texts{what}', hint[1], True)
-      elif _NAMED_ID.fullmatch(self._name) or len(field.enum) > _MANY:
+      elif self._may_be_who(len(field.enum)) or len(field.enum) > _MANY:
         self._note_identifier(len(field.enum))
     elif field.type == 'integer' and 'type' in field.from_data:
       present = self._typed('integer').dropna()
       if len(present) >= _FEW and present.is_unique:
         what = 'all values are different: an identifier?'
         self._find(what, f'{self._drop} if it is', True)
-      elif _NAMED_ID.fullmatch(self._name):
+      elif self._may_be_who(present.nunique()):
         self._note_identifier(present.nunique())
+
+  def _may_be_who(self, count):
+    """Whether the name is that of an identifier with so many values."""
+    if _NAMED_ID.fullmatch(self._name):
+      return True
+    return count >= _FEW and _NAMED_WHO.fullmatch(self._name) is not None
 
   def _note_identifier(self, count):
     """Notes a column of values that repeat, and that may be people."""

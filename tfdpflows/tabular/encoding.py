@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows.tabular import constrained_rows, constraints, values
-from tfdpflows.tabular.field import Field
+from tfdpflows.tabular.field import Field, digits
 from tfdpflows.tabular.schema import TableSchema
 
 # Wider integers are treated as continuous and rounded: float32 has no room
@@ -281,15 +281,6 @@ def encoded_column(
   return EncodedColumn(
     field.name, float(cells + missing), 1.0, missing, ordered
   )
-
-
-def digits(size: float) -> int:
-  """Returns how many digits after the point float32 has for such a range.
-
-  >>> digits(99.0), digits(1e6)
-  (5, 1)
-  """
-  return 7 - math.ceil(math.log10(size))
 
 
 def encode_column(

@@ -505,3 +505,12 @@ def stand_in(field: Field) -> Any:
     return field.categories[0]
   middle = field.minimum / 2 + field.maximum / 2  # Their sum may overflow.
   return int(middle) if field.type == 'integer' else middle
+
+
+def digits(size: float) -> int:
+  """Returns how many digits after the point float32 has for such a range.
+
+  >>> digits(99.0), digits(1e6)
+  (5, 1)
+  """
+  return 7 - math.ceil(math.log10(size))

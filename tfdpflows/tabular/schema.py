@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import warnings
 from collections.abc import Collection, Iterator
@@ -27,11 +28,18 @@ from tfdpflows.tabular.dialect import (
   Dialect,
   can_write,
 )
-from tfdpflows.tabular.field import Field, check_properties, of_counts
+from tfdpflows.tabular.field import (
+  Field,
+  check_properties,
+  digits,
+  of_counts,
+)
 
 _MATCHES = ('equal', 'subset')
 _PROPERTIES = ('fields', 'privacyUnit', 'missingValues', 'dialect', 'encoding')
 _PROPERTIES += ('fieldsMatch', 'constraints', 'identifiers')
+# A step between numbers that is told: in narrower ranges noise blurs more.
+_COARSE = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,7 +339,7 @@ class TableSchema:
     self.check_columns(given)
     if fitting:
       check_num_rows(len(df), self)
-      self.warn_of_constants()
+      self.warn_of_columns()
     columns = {
       field.name: declared.declared(
         given[field.name],
@@ -400,9 +408,18 @@ class TableSchema:
         f'unit. It has {", ".join(map(repr, names))}.'
       )
 
-  def warn_of_constants(self) -> None:
-    """Warns of columns that are declared to have one value only."""
+  def warn_of_columns(self) -> None:
+    """Warns of columns of one value, and of ranges that blur small numbers."""
     for field in self.fields:
+      step = _step(field)
+      if step >= _COARSE:
+        warnings.warn(
+          f'Column {field.name!r} has a range in which numbers are told apart '
+          f'to the nearest {step:,.0f}, and smaller ones become 0 or '
+          f'{step:,.0f}. If that loses something, narrow the range, or give '
+          'the logarithm in its place.',
+          stacklevel=4,
+        )
       if field.is_constant and field.required and not field.from_data:
         warnings.warn(
           f'Column {field.name!r} is declared to be constant; it is copied to '
@@ -677,3 +694,13 @@ def check_num_rows(num_rows: int, schema: TableSchema) -> None:
     raise ValueError(
       'The table has one row; a distribution needs at least two.'
     )
+
+
+def _step(field):
+  """To what numbers of a public range without decimals are rounded, else 0."""
+  if field.type != 'number' or field.categories or field.grid is not None:
+    return 0
+  if field.is_constant or {'minimum', 'maximum'} & set(field.from_data):
+    return 0
+  size = float(field.maximum) - float(field.minimum)
+  return 10.0 ** -digits(size) if math.isfinite(size) else 0

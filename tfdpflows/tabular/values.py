@@ -306,6 +306,8 @@ def _masked(present, missing, name):
 def _time_fix(scale):
   if scale.type == 'duration':
     return 'write it as P1DT2H3M4S'
+  if scale.type == 'time':
+    return 'write it as ISO 8601 has it, such as 09:05 or 09:05:30'
   zone = 'has no timezone' if scale.timezone is None else 'has a timezone'
   zone = f' The field {zone}.' if scale.type == 'datetime' else ''
   form = f'as {scale.format} or ' if scale.format is not None else ''
