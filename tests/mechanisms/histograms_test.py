@@ -1,3 +1,4 @@
+import itertools
 import math
 import types
 
@@ -209,6 +210,21 @@ def test_a_likely_spike_is_found_among_few_rows(spike):
   assert histogram.probabilities()[place] == pytest.approx(0.125, abs=0.02)
 
 
+def test_a_likely_spike_of_integers_is_a_bin_of_its_own():
+  """Wages by the hour, to the hundredth of a cent, of those who have any."""
+  col = column(1_000_001, likely=[(0.5, 0.5), (1_000_000.5, 0.5)])
+  (stds,) = histograms.noise_stds([col], 25.0)
+  zeros = []
+  for seed in range(6):
+    rng = np.random.default_rng(seed)
+    x = np.floor(rng.lognormal(10.5, 0.7, 1500))
+    x[rng.random(1500) < 0.4] = 0
+    histogram = noisy_histogram(x, col, stds, rng)
+    assert histogram.edges[1] == 1
+    zeros.append(histogram.probabilities()[0])
+  assert np.mean(zeros) == pytest.approx(0.37, abs=0.05)
+
+
 @pytest.mark.parametrize('place', [0.0, 5e8, 2e9])
 def test_where_no_spike_is_likely_ones_are_no_bins(place):
   rng = np.random.default_rng(0)
@@ -217,6 +233,23 @@ def test_where_no_spike_is_likely_ones_are_no_bins(place):
   histogram = _with_likely(x.astype(np.float32))
   assert np.diff(histogram.edges).min() > 1000
   assert histogram.counts.sum() == pytest.approx(3000, abs=150)
+
+
+@pytest.mark.parametrize('cell', [1.0, 0.0])
+def test_a_range_much_wider_than_the_values_costs_little(cell):
+  """Noise in empty bins far away would move the mean by several spreads."""
+  col = column(1200, cell=cell)
+  (stds,) = histograms.noise_stds([col], 20.0)
+  errors = []
+  for seed in range(8):
+    rng = np.random.default_rng(seed)
+    x = np.floor(rng.normal(125, 25, 2000).clip(0))
+    # Spikes, as of rounded numbers.
+    x[rng.random(len(x)) < 0.5] = 100
+    histogram = noisy_histogram(x.astype(np.float32), col, stds, rng)
+    middles = (histogram.edges[1:] + histogram.edges[:-1]) / 2
+    errors.append((histogram.probabilities() @ middles - x.mean()) / x.std())
+  assert np.abs(errors).mean() < 0.5
 
 
 @pytest.mark.parametrize('cell', [1.0, 0.0])
@@ -377,23 +410,31 @@ def test_nothing_but_noise_still_gives_a_distribution():
       assert (p > 0).all()
 
 
-def test_partitions_are_all_counted():
-  # Against the sum over all 2**(k - 1) partitions, one by one.
+@pytest.mark.parametrize('ends', [False, True])
+def test_partitions_are_all_counted(ends):
+  # Against the sum over all partitions of all bins from one to another, one by
+  # one.
   rng = np.random.default_rng(0)
   k, change = 5, 0.3
-  table = np.where(
-    np.triu(np.ones((k, k))) > 0, rng.normal(size=(k, k)), -np.inf
-  )
+  above = np.triu(np.ones((k, k))) > 0
+  table = np.where(above, rng.normal(size=(k, k)), -np.inf)
+  before, behind = rng.normal(size=(2, k + 1)) if ends else [[-np.inf] * 6] * 2
+  before, behind = np.array(before), np.array(behind)
+  before[0] = behind[k] = 0
   total, runs = 0.0, np.zeros((k, k))
-  for code in range(2 ** (k - 1)):
-    cuts = [i + 1 for i in range(k - 1) if code >> i & 1]
-    pairs = list(zip([0, *cuts], [*cuts, k]))
-    weight = math.exp(sum(table[i, j - 1] for i, j in pairs))
-    weight *= change ** len(cuts) * (1 - change) ** (k - 1 - len(cuts))
-    total += weight
-    for i, j in pairs:
-      runs[i, j - 1] += weight
-  log_z, chance = smoothing._partitions(table, np.array([change]))
+  for start, end in itertools.combinations(range(k + 1), 2):
+    for code in range(2 ** (end - start - 1)):
+      cuts = [start + i + 1 for i in range(end - start - 1) if code >> i & 1]
+      pairs = list(zip([start, *cuts], [*cuts, end]))
+      weight = math.exp(sum(table[i, j - 1] for i, j in pairs))
+      weight *= math.exp(before[start] + behind[end]) * change ** len(cuts)
+      weight *= (1 - change) ** (end - start - 1 - len(cuts))
+      total += weight
+      for i, j in pairs:
+        runs[i, j - 1] += weight
+  log_z, chance = smoothing._partitions(
+    table, before, behind, np.array([change])
+  )
   assert log_z[0] == pytest.approx(math.log(total))
   np.testing.assert_allclose(chance[0], runs / total, atol=1e-12)
 

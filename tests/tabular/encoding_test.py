@@ -82,6 +82,9 @@ def test_columns_say_where_codes_lie():
   assert columns['height'].size == pytest.approx(2 + 2 / 64)
   assert columns['wide'].cell == 0
   assert columns['one'].size == 1
+  # Zero and the bounds, where many rows may be.
+  assert columns['age'].likely == ((0.5, 0.5), (3.5, 0.5), (123.5, 0.5))
+  assert not columns['city'].likely
 
 
 @settings(max_examples=50, deadline=None)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tabular import small_table
 from tfdpflows.accounting.rounding import round_up
-from tfdpflows.tabular import TableSchema, TabularSynthesizer
+from tfdpflows.tabular import TableSchema, TabularSynthesizer, fit_plan
 
 
 @pytest.fixture(scope='module')
@@ -120,7 +120,9 @@ def test_noise_that_is_large_beside_the_table_is_told(caplog):
   synthesizer = TabularSynthesizer(small.schema, **budget)
   assert 'will be little but noise' in str(synthesizer.plan(400))
   usual = TabularSynthesizer(small.schema, **small.budget)
-  assert 'little but noise' not in str(usual.plan(400))
+  assert 'is large beside' not in str(usual.plan(400))
+  between = fit_plan.say_if_noise(0.05 * 400, 400)
+  assert 'what connects the columns will be mostly noise' in between
   with small_table.short(), caplog.at_level('WARNING'):
     synthesizer.fit(small.table, progress=False)
   assert 'is large beside the 400 of the table' in caplog.text

@@ -479,13 +479,15 @@ def _estimate(levels, column, stds, total):
 def _first_level(noisy, std, total, column):
   """Counts of the first level; the missing bin is no neighbour of others."""
   if not (column.missing and column.ordered and len(noisy) > 2):
-    return smoothing.posterior_counts(noisy, std, total, ordered=column.ordered)
+    return smoothing.posterior_counts(
+      noisy, std, total, ordered=column.ordered, may_end=True
+    )
   # The total is known better than the sum of the other bins.
   missing = smoothing.posterior_counts(
     [total - noisy[-1], noisy[-1]], std, total, ordered=False
   )[1]
   counts = smoothing.posterior_counts(
-    noisy[:-1], std, total - missing, ordered=True
+    noisy[:-1], std, total - missing, ordered=True, may_end=True
   )
   return np.append(counts, missing)
 

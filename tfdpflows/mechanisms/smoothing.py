@@ -12,13 +12,22 @@ _CHANGE_PROBABILITIES = (0.001, 0.01, 0.04, 0.15, 0.4, 0.8)
 # Chance that no row is in a run of neighbouring bins: ranges are often declared
 # wider than values reach. More would cost runs that have few rows.
 _EMPTY = 0.5
+# The odds that values end before an end of the declared range, at any bin alike.
+# Without them, of a column with spikes and so many runs dozens of bins beyond
+# all values would each hold something.
+_ENDS = 1.0
 # No count is less, in units of the noise; thousands of bins together must not
 # weigh anything beside a spike.
 _FLOOR = 0.001
 
 
 def posterior_counts(
-  noisy: npt.ArrayLike, std: float, total: float, *, ordered: bool
+  noisy: npt.ArrayLike,
+  std: float,
+  total: float,
+  *,
+  ordered: bool,
+  may_end: bool = False,
 ) -> np.ndarray:
   """Returns nonnegative counts that sum to `total`, given noisy ones.
 
@@ -37,6 +46,8 @@ def posterior_counts(
     std: standard deviation of the noise, in rows.
     total: the sum of the counts, in rows; nonnegative.
     ordered: whether neighbouring bins are likely to have similar counts.
+    may_end: whether the bins are of a declared range, at whose ends there may
+      be no values.
 
   >>> posterior_counts([990.0, -8.0, 3.0], 10.0, 1000.0, ordered=False).round()
   array([994.,   2.,   3.])
@@ -46,7 +57,7 @@ def posterior_counts(
     return np.full(1, float(max(total, 0.0)))
   top = max(total, noisy.max(), 2 * std)
   if ordered:
-    mean, variance = _runs(noisy, std, top)
+    mean, variance = _runs(noisy, std, top, may_end)
   else:
     mean, variance = _cells(noisy, std, top)
   return match_total(mean, variance, total, floor=_FLOOR * std)
@@ -134,7 +145,7 @@ def _cells(noisy, std, top):
   return _mix(evidence + log_prior, mean, variance)
 
 
-def _runs(noisy, std, top):
+def _runs(noisy, std, top, may_end):
   """Returns means `[k]` of ordered counts, and covariances with their sum."""
   k = len(noisy)
   first, last = np.triu_indices(k)
@@ -154,12 +165,19 @@ def _runs(noisy, std, top):
   run_mean, run_variance = _mix(
     weighted, *(np.pad(part, ((0, 0), (1, 0))) for part in parts[1:])
   )
-  likelihood = special.logsumexp(weighted, axis=-1)
-  likelihood += 0.5 * np.log(2 * np.pi * variance) - 0.5 * within
-  likelihood -= 0.5 * length * np.log(2 * np.pi * std**2)
+  around = 0.5 * np.log(2 * np.pi * variance) - 0.5 * within
+  around -= 0.5 * length * np.log(2 * np.pi * std**2)
   table = np.full((k, k), -np.inf)
-  table[first, last] = likelihood
-  log_evidence, chances = _partitions(table, np.array(_CHANGE_PROBABILITIES))
+  table[first, last] = special.logsumexp(weighted, axis=-1) + around
+  # Of the bins before each one, and from each one on, that they hold nothing.
+  before, behind = np.full(k + 1, -np.inf), np.full(k + 1, -np.inf)
+  if may_end:
+    nothing = empty + around + np.log(_ENDS / k)
+    before[last[first == 0] + 1] = nothing[first == 0]
+    behind[first[last == k - 1]] = nothing[last == k - 1]
+  before[0] = behind[k] = 0.0
+  change = np.array(_CHANGE_PROBABILITIES)
+  log_evidence, chances = _partitions(table, before, behind, change)
   weights = special.softmax(log_evidence)
   chance = np.tensordot(weights, chances, 1)[first, last]
   center = _cover(first, last, k, chance * run_mean)
@@ -170,27 +188,34 @@ def _runs(noisy, std, top):
   return center, np.maximum(second - center**2 + with_sum, 1e-9 * std**2)
 
 
-def _partitions(table, change):
+def _partitions(table, before, behind, change):
   """Weighs all partitions of `k` bins into runs.
 
-  `table [k, k]` has the log likelihood of the run from bin i to bin j, `change
-  [c]` the chances of a change point at a boundary. Returns the log evidence
-  `[c]` of each chance, and the probability `[c, k, k]` of every run given it.
+  `table [k, k]` has the log likelihood of the run from bin i to bin j. Values
+  may begin after and end before any bin, which is no change point: `before`
+  and `behind`, `[k + 1]`, have the log weights of that, for the bins before bin
+  i and from bin i on. `change [c]` are the chances of a change point at a
+  boundary. Returns the log evidence `[c]` of each chance, and the probability
+  `[c, k, k]` of every run given it.
   """
   k = len(table)
   steps = np.arange(k)
   inside = np.maximum(steps[None, :] - steps[:, None], 0)
   scores = table + np.log1p(-change)[:, None, None] * inside
-  # A run that does not start at the first bin starts with a change point.
-  scores += np.log(change)[:, None, None] * (steps > 0)[:, None]
-  forward = np.zeros((len(change), k + 1))
-  backward = np.zeros((len(change), k + 1))
+  turn = np.log(change)
+  # Of all runs up to a bin, and from a bin on.
+  upto = np.full((len(change), k + 1), -np.inf)
+  begun = np.tile(before, (len(change), 1))
+  rest = np.tile(behind, (len(change), 1))
   for j in range(k):
-    forward[:, j + 1] = _log_sum(forward[:, : j + 1] + scores[:, : j + 1, j])
+    begun[:, j] = np.logaddexp(begun[:, j], turn + upto[:, j])
+    upto[:, j + 1] = _log_sum(begun[:, : j + 1] + scores[:, : j + 1, j])
     i = k - 1 - j
-    backward[:, i] = _log_sum(backward[:, i + 1 :] + scores[:, i, i:])
-  joint = forward[:, :k, None] + scores + backward[:, None, 1:]
-  return forward[:, k], np.exp(joint - forward[:, k, None, None])
+    further = turn + _log_sum(rest[:, i + 1 :] + scores[:, i, i:])
+    rest[:, i] = np.logaddexp(rest[:, i], further)
+  evidence = _log_sum(upto + behind)
+  joint = begun[:, :k, None] + scores + rest[:, None, 1:]
+  return evidence, np.exp(joint - evidence[:, None, None])
 
 
 def _log_sum(terms):

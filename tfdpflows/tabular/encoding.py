@@ -36,9 +36,9 @@ class EncodedColumn:
     resolution: the least difference between values that decoding keeps.
     fields: names of the fields that it has the values of; by default that of
       its name.
-    likely: of continuous values that many rows may share, whatever the table
-      (the bounds, and zero), the codes, and how far from them nothing else can
-      be told in float32.
+    likely: of values that many rows may share, whatever the table (the bounds,
+      and zero), the codes (of cells, their middles), and how far from them
+      nothing else can be told in float32.
   """
 
   name: str
@@ -69,7 +69,7 @@ class EncodedColumn:
       codes: an array or a tensor.
       where: `np.where`, or `tf.where` for a tensor.
     """
-    for code, reach in self.likely:
+    for code, reach in () if self.cell else self.likely:
       codes = where(abs(codes - code) <= reach, np.float64(code), codes)
     return codes
 
@@ -269,18 +269,26 @@ def encoded_column(
         'hold; rescale the column.'
       )
     resolution = 10.0 ** -digits(size) if field.grid is None else 1.0
-    likely = {0.0, size}
-    if field.is_numeric and low < 0 < high:
-      likely.add(-float(low))
+    likely = _likely(field, low, high)
     reach = lambda x: max(resolution / 2, float(np.spacing(np.float32(x))))
     size *= 1 + _MISSING_SHARE * missing
     return EncodedColumn(
       *(field.name, size, 0.0, missing, True, resolution),
-      likely=tuple((code, reach(code)) for code in sorted(likely)),
+      likely=tuple((code, reach(code)) for code in likely),
     )
+  likely = ()
+  if field.categories is None and not field.is_constant:
+    likely = _likely(field, *field.grid)
   return EncodedColumn(
-    field.name, float(cells + missing), 1.0, missing, ordered
+    *(field.name, float(cells + missing), 1.0, missing, ordered),
+    likely=tuple((code + 0.5, 0.5) for code in likely),
   )
+
+
+def _likely(field, low, high):
+  """Bounds, and zero between them, as distances from the lower bound."""
+  zero = {-float(low)} if field.is_numeric and low < 0 < high else set()
+  return sorted({0.0, float(high) - float(low)} | zero)
 
 
 def encode_column(
