@@ -12,9 +12,9 @@ _CHANGE_PROBABILITIES = (0.001, 0.01, 0.04, 0.15, 0.4, 0.8)
 # Chance that no row is in a run of neighbouring bins: ranges are often declared
 # wider than values reach. More would cost runs that have few rows.
 _EMPTY = 0.5
-# The odds that values end before an end of the declared range, at any bin alike.
-# Without them, of a column with spikes and so many runs dozens of bins beyond
-# all values would each hold something.
+# The odds that values end before an end of the declared range, at any bin
+# alike. Without them dozens of bins beyond all values would each hold something
+# in a column of spikes, and so of many runs.
 _ENDS = 1.0
 # No count is less, in units of the noise; thousands of bins together must not
 # weigh anything beside a spike.
