@@ -121,8 +121,8 @@ def test_noise_that_is_large_beside_the_table_is_told(caplog):
   assert 'will be little but noise' in str(synthesizer.plan(400))
   usual = TabularSynthesizer(small.schema, **small.budget)
   assert 'is large beside' not in str(usual.plan(400))
-  between = fit_plan.say_if_noise(0.05 * 400, 400)
-  assert 'what connects the columns will be mostly noise' in between
+  between = fit_plan.say_if_noise(0.06 * 400, 400)
+  assert 'much of what connects the columns will be noise' in between
   with small_table.short(), caplog.at_level('WARNING'):
     synthesizer.fit(small.table, progress=False)
   assert 'is large beside the 400 of the table' in caplog.text

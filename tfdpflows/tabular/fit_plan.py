@@ -15,9 +15,9 @@ from tfdpflows.progress import about
 from tfdpflows.tabular.models.base import TableModel
 
 # Of the rows. With the first, synthetic pairs of columns were farther from the
-# real ones than independent columns are, in five tables that were drawn at
-# random; with the second no bin of the coarsest histograms stands out.
-_MUCH_NOISE, _MOST_NOISE = 0.04, 0.1
+# real ones than independent columns are, in tables that were drawn at random;
+# with the second no bin of the coarsest histograms stands out.
+_MUCH_NOISE, _MOST_NOISE = 0.05, 0.1
 _BINS = (
   'As the number of rows is private, it is guessed for these; unless it is '
   'given, num_bins follows the number that the histograms release.'
@@ -141,7 +141,7 @@ def say_if_noise(count_std: float | None, num_rows: int) -> str:
   """
   if count_std is None or count_std < _MUCH_NOISE * num_rows:
     return ''
-  what = 'what connects the columns will be mostly noise'
+  what = 'much of what connects the columns will be noise'
   if count_std >= _MOST_NOISE * num_rows:
     what = 'synthetic rows will be little but noise'
   return (
