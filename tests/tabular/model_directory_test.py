@@ -165,6 +165,19 @@ def test_copies_that_trained_by_themselves_both_count(tmp_path):
   assert len(_write(model, _ledger(fit='b'), names, overwrite=False)) == 2
 
 
+def test_copies_that_released_other_sums_both_count(tmp_path):
+  """Such as votes of teachers that were rounded otherwise."""
+  event, names = dp_accounting.GaussianDpEvent(90.0), []
+  for number, votes in enumerate('xyx'):
+    names.append(str(tmp_path / f'{number}'))
+    with PrivacyLedger(
+      names[-1], budget=BUDGET, metadata={'fit': 'a'}
+    ) as ledger:
+      ledger.charge(event, label='votes', randomness_id=f'ab "{votes}"')
+  model = tmp_path / 'model'
+  assert len(_write(model, _ledger(fit='b'), names, overwrite=False)) == 2
+
+
 def test_a_kill_between_the_two_renames(tmp_path):
   path, work = tmp_path / 'model', tmp_path / 'model.partial'
   _write(path, _ledger(fit='a'), overwrite=False)

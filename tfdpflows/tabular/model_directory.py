@@ -239,10 +239,11 @@ def _spent(path):
   try:
     with PrivacyLedger.open(path, read_only=True) as ledger:
       charges = [
-        # Copies that began to train by themselves have other noise.
-        ((entry.label, entry.event, entry.nonce), entry.charged)
-        for entry in ledger._state.entries
-        if entry.charged
+        # Copies that went on by themselves may have other sums, and those that
+        # began to train other noise.
+        ((e.label, e.event, e.randomness_id, e.nonce), e.charged)
+        for e in ledger._state.entries
+        if e.charged
       ]
       return ledger.metadata.get('fit', path), charges
   except LedgerError:
