@@ -5,6 +5,7 @@ import types
 import numpy as np
 import pandas as pd
 import pytest
+from dp_accounting import NeighboringRelation
 
 from tfdpflows import accounting, mechanisms, pate, tuning
 from tfdpflows.mechanisms.releases import charge_release
@@ -166,10 +167,13 @@ def test_the_ledger_does_not_tell_whether_two_tables_are_the_same():
 def test_a_secret_has_another_noise_for_another_table_or_parameter():
   """Also in another ledger: the difference of two releases is not theirs."""
   event = accounting.ExponentialMechanismDpEvent(0.5)
+  replaced = NeighboringRelation.REPLACE_ONE
 
-  def drawn(x=X, facts=(), **kwargs):
+  def drawn(
+    x=X, facts=(), relation=NeighboringRelation.ADD_OR_REMOVE_ONE, **kwargs
+  ):
     randomness = charge_release(
-      accounting.PrivacyLedger(),
+      accounting.PrivacyLedger(neighboring_relation=relation),
       event,
       label='a',
       randomness=Randomness(**kwargs),
@@ -178,9 +182,10 @@ def test_a_secret_has_another_noise_for_another_table_or_parameter():
     )
     return randomness.numpy('a').normal()
 
-  ways = {}, {'x': X + 1e-9}, {'facts': {'bound': 2.0}}
+  # Under another relation some noise is the same, of twice the scale.
+  ways = {}, {'x': X + 1e-9}, {'facts': {'bound': 2.0}}, {'relation': replaced}
   secret, seed = {'secret': bytes(32)}, {'seed': 1}
-  assert len({drawn(**way, **secret) for way in ways}) == 3
+  assert len({drawn(**way, **secret) for way in ways}) == 4
   assert len({drawn(**secret) for _ in range(2)}) == 1
   # What is seeded says so, and stays what it was.
   assert {drawn(**way, **seed) for way in ways} == {

@@ -442,6 +442,23 @@ def test_a_fit_that_another_one_keeps_from_beginning_leaves_no_rows(
   assert sorted(os.listdir(tmp_path)) == ['model.partial', 'shards']
 
 
+def test_a_fit_that_another_one_overtakes_leaves_no_rows(
+  people, shards, tmp_path, monkeypatch
+):
+  """One of rows in memory, which has not to wait while these are read."""
+  work, read = tmp_path / 'model.partial', code_store.read
+
+  def overtaken(*args):
+    work.mkdir()
+    (work / 'settings.json').write_text('{}')
+    return read(*args)
+
+  monkeypatch.setattr(code_store, 'read', overtaken)
+  with pytest.raises(FileExistsError, match='was not finished'):
+    _fit(people, shards, tmp_path / 'model')
+  assert sorted(os.listdir(tmp_path)) == ['model.partial', 'shards']
+
+
 def test_a_refused_budget_leaves_no_rows(people, shards, tmp_path):
   with pytest.raises(ValueError, match='accountant'):
     _fit(people, shards, tmp_path / 'model', accountant='gdp', epsilon=1e-9)

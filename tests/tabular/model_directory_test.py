@@ -149,6 +149,35 @@ def test_of_copies_of_a_ledger_the_longest_stays(tmp_path):
   assert kept('short', 'other', 'long') == [other, long]
 
 
+def test_copies_that_trained_by_themselves_both_count(tmp_path):
+  """They have other batches and noise, of one secret and of one table."""
+  event, model = dp_accounting.GaussianDpEvent(90.0), tmp_path / 'model'
+  with PrivacyLedger(
+    tmp_path / 'one', budget=BUDGET, metadata={'fit': 'a'}
+  ) as ledger:
+    ledger.charge(event, label='marginals')
+  shutil.copy(tmp_path / 'one', tmp_path / 'two')
+  for name, steps in ('one', 12), ('two', 9):
+    with PrivacyLedger.open(tmp_path / name) as ledger:
+      ledger.reserve(event, 12, 'training', randomness_id='ab').ensure(steps)
+  shutil.copy(tmp_path / 'one', tmp_path / 'again')
+  names = [str(tmp_path / name) for name in ('one', 'two', 'again')]
+  assert len(_write(model, _ledger(fit='b'), names, overwrite=False)) == 2
+
+
+def test_copies_that_released_other_sums_both_count(tmp_path):
+  """Such as votes of teachers that were rounded otherwise."""
+  event, names = dp_accounting.GaussianDpEvent(90.0), []
+  for number, votes in enumerate('xyx'):
+    names.append(str(tmp_path / f'{number}'))
+    with PrivacyLedger(
+      names[-1], budget=BUDGET, metadata={'fit': 'a'}
+    ) as ledger:
+      ledger.charge(event, label='votes', randomness_id=f'ab "{votes}"')
+  model = tmp_path / 'model'
+  assert len(_write(model, _ledger(fit='b'), names, overwrite=False)) == 2
+
+
 def test_a_kill_between_the_two_renames(tmp_path):
   path, work = tmp_path / 'model', tmp_path / 'model.partial'
   _write(path, _ledger(fit='a'), overwrite=False)

@@ -5,7 +5,9 @@ All of them take
 - `ledger`: the `PrivacyLedger` that is charged before anything is computed from
   the table, except a fingerprint that tells nothing without the secret;
 - `randomness`: a `tfdpflows.randomness.Randomness`, of which the stream `label`
-  is used, or `None` for one that nobody knows;
+  is used, or `None` for one that nobody knows. Keep a secret to one ledger: of
+  the same table another one has the same numbers again, and of a changed table
+  others, so that both releases together tell whether it changed;
 - `label`: the label of the charge, and no name of the library's own streams,
   such as 'noise' or 'release';
 - `resume`: whether a charge of that label which is already in the ledger

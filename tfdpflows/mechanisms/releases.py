@@ -198,12 +198,16 @@ def charge_release(
   A charge covers one draw of noise on one sum: what resumes it has the same
   secret, parameters and arrays, and releases the same numbers again. Noise of
   one secret and label is charged once in a ledger. What is released of other
-  arrays, or with other parameters, has other noise, also where another ledger
-  was charged, unless it comes from a seed. A refused charge leaves `randomness`
-  as it was.
+  arrays, with other parameters or for other neighbours has other noise, also
+  where another ledger was charged, unless it comes from a seed. Of the same
+  arrays another ledger has the same numbers again, as workers of one secret
+  need them: whoever sees the releases of two ledgers with one secret sees
+  whether the arrays changed in between. A refused charge leaves `randomness` as
+  it was.
   """
   check_ledger(ledger)
-  differing_rows(ledger.neighboring_relation)
+  relation = ledger.neighboring_relation
+  differing_rows(relation)
   label = str(label)
   if units is not None:
     privacy_unit = units.name
@@ -227,8 +231,9 @@ def charge_release(
       {
         **json.loads(json.dumps(facts, default=_plain)),
         'table': randomness.key('table', label, digest).hex(),
-        # Earlier versions had one noise for all: theirs cannot be resumed.
-        **({'noise': _OWN} if own else {}),
+        # Earlier versions had one noise for all: theirs cannot be resumed. The
+        # same noise of two scales, as two relations have, can be solved for.
+        **({'noise': _OWN, 'neighbors': relation.name} if own else {}),
       },
     )
     ledger.charge(

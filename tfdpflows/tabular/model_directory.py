@@ -238,7 +238,13 @@ def _spent(path):
   """Returns the name of the fit that a ledger is of, and its charges."""
   try:
     with PrivacyLedger.open(path, read_only=True) as ledger:
-      charges = [(e.label, e.event, e.count) for e in ledger.entries if e.count]
+      charges = [
+        # Copies that went on by themselves may have other sums, and those that
+        # began to train other noise.
+        ((e.label, e.event, e.randomness_id, e.nonce), e.charged)
+        for e in ledger._state.entries
+        if e.charged
+      ]
       return ledger.metadata.get('fit', path), charges
   except LedgerError:
     return path, []
@@ -250,5 +256,5 @@ def _covers(one, other):
   return (
     fit == other_fit
     and len(charges) >= len(others)
-    and all(a[:2] == b[:2] and a[2] >= b[2] for a, b in zip(charges, others))
+    and all(a[0] == b[0] and a[1] >= b[1] for a, b in zip(charges, others))
   )

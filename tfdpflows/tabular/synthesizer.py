@@ -424,8 +424,9 @@ class TabularSynthesizer:
       )
     except BaseException as error:
       if isinstance(table, code_store.CodeStore):
-        refused = isinstance(error, (ValueError, accounting.LedgerError))
-        if work_dir is not None and refused:
+        # Also by another fit, which has begun there since.
+        refusals = ValueError, accounting.LedgerError, FileExistsError
+        if work_dir is not None and isinstance(error, refusals):
           table.discard(os.fspath(work_dir))
         table.unlock()
       raise
