@@ -111,6 +111,30 @@ CASES = {
   'simple_rnn': (lambda: L.SimpleRNN(3), _floats(4, 2)),
   'bidirectional': (lambda: L.Bidirectional(L.GRU(2)), _floats(3, 2)),
   'time_distributed': (lambda: L.TimeDistributed(L.Dense(3)), _floats(4, 2)),
+  'conv1d': (lambda: L.Conv1D(2, 2), _floats(3, 2)),
+  'conv1d_causal': (
+    lambda: L.Conv1D(3, 2, padding='causal', dilation_rate=2),
+    _floats(5, 2),
+  ),
+  'conv1d_same': (
+    lambda: L.Conv1D(3, 3, 2, 'same', use_bias=False),
+    _floats(6, 2),
+  ),
+  'conv2d': (lambda: L.Conv2D(2, 2, activation='relu'), _floats(3, 3, 2)),
+  'conv2d_same': (
+    lambda: L.Conv2D(3, (3, 2), (2, 1), 'same', activation='tanh'),
+    _floats(5, 4, 2),
+  ),
+  'conv2d_dilated': (
+    lambda: L.Conv2D(2, 2, padding='same', dilation_rate=(2, 1)),
+    _floats(4, 5, 3),
+  ),
+  'conv2d_twice': (
+    lambda: keras.Sequential(
+      [L.Conv2D(3, 2, activation='tanh'), L.MaxPool2D(2, 1), L.Conv2D(2, 2)]
+    ),
+    _floats(5, 5, 2),
+  ),
 }
 SLOW = {
   'einsum_not_a_product': (
@@ -121,8 +145,10 @@ SLOW = {
     lambda: L.GRU(2, reset_after=False, unroll=True),
     _floats(2, 2),
   ),
-  'conv1d': (lambda: L.Conv1D(2, 2), _floats(3, 2)),
-  'conv2d': (lambda: L.Conv2D(2, 2, activation='relu'), _floats(3, 3, 2)),
+  'conv2d_many_patches': (
+    lambda: L.Conv2D(1, 9, padding='same'),
+    _floats(30, 30, 1),
+  ),
   # TensorFlow's own parallel loop is wrong for groups, see `grouped`.
   'conv1d_groups': (lambda: L.Conv1D(4, 2, groups=2), _floats(3, 4)),
   'conv2d_groups': (
@@ -256,7 +282,7 @@ def test_what_no_rule_knows_falls_back(name):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('name', ['conv1d', 'conv2d'])
+@pytest.mark.parametrize('name', ['depthwise_conv2d', 'conv2d_transpose'])
 def test_layers_without_a_rule_are_logged_once_by_variable(name, caplog):
   layer, x = _built(name)
   # Once in a process: other tests may have had a variable of this name.

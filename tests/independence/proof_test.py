@@ -1,5 +1,6 @@
 """Models of which no run shows that rows meet, and those that are proven."""
 
+import contextlib
 import logging
 
 import numpy as np
@@ -99,18 +100,36 @@ def test_what_changes_nothing_can_be_declared():
   assert _checked(layers, INTEGERS, examples_independent=True) == 'declared'
 
 
-@pytest.mark.core
-def test_what_has_no_rule_is_only_tested(caplog):
+@contextlib.contextmanager
+def _logged(caplog):
   logger = logging.getLogger('absl')
   old, logger.propagate = logger.propagate, True
   try:
     caplog.set_level(logging.WARNING, logger='absl')
-    layer = L.Lambda(lambda x: x + _until_small(x), name='searches')
-    assert _checked([layer]) == 'tested'
+    yield
   finally:
     logger.propagate = old
+
+
+@pytest.mark.core
+def test_what_has_no_rule_is_only_tested(caplog):
+  with _logged(caplog):
+    layer = L.Lambda(lambda x: x + _until_small(x), name='searches')
+    assert _checked([layer]) == 'tested'
   said = [r.getMessage() for r in caplog.records if 'not proven' in r.message]
   assert len(said) == 1 and 'The layer searches' in said[0]
+
+
+def test_what_was_not_compared_is_told_where_nothing_is_proven(caplog):
+  """Keras alone has no row for the ids; the rule of the layer has zeros."""
+  searching = L.Lambda(lambda x: x + _until_small(x))
+  with _logged(caplog):
+    assert _checked([L.Embedding(5, 3), L.Flatten()], INTEGERS) == 'proven'
+    assert not caplog.records
+    layers = [L.Embedding(5, 3), L.Flatten(), searching]
+    assert _checked(layers, INTEGERS) == 'tested'
+  said = [r.getMessage() for r in caplog.records if 'compared' in r.message]
+  assert len(said) == len(set(said)) and 'is not in [0, 5)' in said[0]
 
 
 def _until_small(x):

@@ -13,7 +13,7 @@ from tests import saved_graphs
 from tests.grids import thinned
 from tests.unproven import unproven
 from tfdpflows import gradients, optimizers, sampling
-from tfdpflows._keras import keras, tfp
+from tfdpflows._keras import VectorizedDPKerasSGDOptimizer, keras, tfp
 
 L = keras.layers
 tfd = tfp.distributions
@@ -191,6 +191,8 @@ def test_plan_draws_charges_and_refuses_other_data():
   private.fit(x, y, epochs=1, verbose=0)
   assert plan.step == 4
   assert plan.ledger.entries[0].count == 4
+  with pytest.raises(TypeError, match='draws batches of its own'):
+    plan.dataset(tf.data.Dataset.from_tensor_slices((x, y)))
   with pytest.raises(ValueError, match=r'plan\.dataset'):
     private.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(9))
   for arguments in ({'batch_size': 9}, {'sample_weight': y}):
@@ -269,8 +271,21 @@ def test_a_dp_optimizer_by_itself():
   for optimizer in ('adam', keras.optimizers.legacy.SGD(0.1)):
     with pytest.raises(ValueError, match='does not train privately'):
       private.compile(optimizer, 'mse')
+  of_tf_privacy = VectorizedDPKerasSGDOptimizer(1.0, 1.0, learning_rate=0.1)
+  with pytest.raises(
+    ValueError, match='of TF Privacy divides.* plan.optimizer'
+  ):
+    private.compile(of_tf_privacy, 'mse')
   with pytest.raises(ValueError, match='needs a loss'):
     private.compile(private.optimizer, None)
+
+
+def test_the_optimizer_of_a_plan_tells_a_keras_model_what_to_do():
+  model = _classifier()
+  loss = _cross_entropy(reduction='none')
+  model.compile(_plan().optimizer('sgd'), loss)
+  with pytest.raises(ValueError, match=r'as tfdpflows\.PrivateModel\(model\)'):
+    model.fit(*_data(), verbose=0)
 
 
 LOSSES = {
@@ -813,6 +828,18 @@ def unused():
       "'accuracy'.*never act.*monitor='val_accuracy'",
     ),
     (lambda c: {'callbacks': c.EarlyStopping('epsilon')}, 'EpsilonLogger'),
+    (
+      lambda c: {'callbacks': c.ModelCheckpoint('a-{epoch}-{accuracy:.2f}.h5')},
+      'no accuracy in the logs',
+    ),
+    (
+      lambda c: {'callbacks': c.ModelCheckpoint('a-{epoch}-{val_loss}.h5')},
+      'no val_loss in the logs',
+    ),
+    (
+      lambda _: {'epochs': 1000},
+      'epochs=1000 asks for 4000 steps.*drop epochs',
+    ),
     (lambda _: {'class_weight': {0: 2.0}}, 'class_weight.*into the loss'),
     (lambda _: {'sample_weight': np.ones(9)}, 'sample_weight.*into the loss'),
   ],
@@ -873,6 +900,9 @@ def test_what_validation_does_not_give_is_not_monitored(unused):
   stop = keras.callbacks.EarlyStopping('val_los')
   with pytest.raises(ValueError, match="'val_los'.*gives val_loss"):
     unused.fit(x, y, verbose=0, validation_data=(x, y), callbacks=[stop])
+  save = keras.callbacks.ModelCheckpoint('a-{epoch}-{val_accuracy:.2f}.h5')
+  with pytest.raises(ValueError, match='val_accuracy.*gives val_loss'):
+    unused.fit(x, y, verbose=0, validation_data=(x, y), callbacks=[save])
   assert not unused.optimizer.plan.ledger.entries
 
 
@@ -932,6 +962,43 @@ def test_early_stopping_on_a_released_loss():
   assert len(history['loss']) == 2
   per_epoch = plan.sampler.steps_per_epoch
   assert plan.remaining_steps == 12 - 2 * per_epoch
+
+
+@unproven()
+def test_a_checkpoint_may_be_named_by_what_is_shown(tmp_path):
+  x, y = _line_data()
+  private = _line(optimizer={'learning_rate': 0.0, 'loss_bound': 5.0})
+  save = keras.callbacks.ModelCheckpoint(
+    str(tmp_path / '{epoch}-{loss:.1f}-{val_loss:.1f}.keras')
+  )
+  private.fit(x, y, verbose=0, validation_data=(x, y), callbacks=[save])
+  assert len(list(tmp_path.iterdir())) == 1
+
+
+@unproven()
+def test_weights_of_another_training_get_a_remark(caplog):
+  x, y = _line_data()
+  private, said = _line(_plan(8)), 'trained under another plan'
+  private.fit(x, y, epochs=1, verbose=0)
+  private.fit(x, y, verbose=0)
+  first = private.optimizer.plan
+  again = _plan(label='again')
+  private.compile(again.optimizer('sgd'), 'mse')
+  assert said not in caplog.text
+  private.fit(x, y, verbose=0)
+  assert said in caplog.text
+  caplog.clear()
+  spent = tfdpflows.TrainingPlan(
+    again.sampler,
+    again.clipping,
+    noise_multiplier=1.0,
+    steps=4,
+    ledger=first.ledger,
+    label='more',
+  )
+  private.compile(spent.optimizer('sgd'), 'mse')
+  private.fit(x, y, verbose=0)
+  assert said not in caplog.text
 
 
 def test_tensorboard(tmp_path, monkeypatch):

@@ -219,3 +219,21 @@ def test_graphs_that_are_rewritten_to_half_precision_are_refused(option):
   finally:
     tf.config.optimizer.set_experimental_options({option: False})
   step()
+
+
+def test_microbatches_are_of_one_example():
+  """TF Privacy clips the mean of each; dropping that would go unnoticed."""
+  _optimizer(num_microbatches=4)  # As many as examples.
+  for number in (1, 2):
+    with pytest.raises(ValueError, match=f'num_microbatches is {number}.*Drop'):
+      _optimizer(num_microbatches=number)
+
+
+def test_gradients_of_a_tape_are_not_applied():
+  kernel = tf.Variable([1.0, 2.0])
+  with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(kernel**2)
+  gradient = tape.gradient(loss, kernel)
+  with pytest.raises(ValueError, match='neither clipped nor noised'):
+    _optimizer().apply_gradients([(gradient, kernel)])
+  np.testing.assert_array_equal(kernel, [1.0, 2.0])

@@ -554,3 +554,13 @@ def test_learning_rates_may_change():
     model.optimizer.learning_rate = learning_rate
     model.fit(X, y, epochs=1, verbose=0)
   assert plan.remaining_steps == 0
+
+
+def test_what_is_of_the_plan_is_no_argument_of_its_optimizer():
+  plan = _plan()
+  with pytest.raises(
+    TypeError, match='l2_norm_clip and noise_multiplier.*drop'
+  ):
+    plan.optimizer('sgd', l2_norm_clip=1.0, noise_multiplier=1.1)
+  with pytest.raises(TypeError, match='seed of the optimizer is that.*drop it'):
+    plan.optimizer('sgd', seed=1)

@@ -12,9 +12,17 @@ from typing import Any
 import tensorflow as tf
 
 from tfdpflows._keras import keras
-from tfdpflows.gradients.tape import embedding, linear, per_example
+from tfdpflows.gradients.tape import (
+  convolution,
+  embedding,
+  linear,
+  per_example,
+)
 
 _layers = keras.layers
+# Numbers in all patches of an example. With more, patches would take much more
+# memory than the gradients of examples that are computed one by one.
+_MOST_IN_PATCHES = 2**16
 
 
 def _plain(layer, x, rank=2):
@@ -78,6 +86,52 @@ def einsum_dense(
     if layer.bias.shape.rank >= y.shape.rank:
       return NotImplemented
     y += _copies(layer.bias, y, y.shape.rank)
+  return y if layer.activation is None else layer.activation(y)
+
+
+def convolve(
+  layer: keras.layers.Conv1D | keras.layers.Conv2D, inputs: tf.Tensor
+) -> tf.Tensor:
+  """`Conv1D` and `Conv2D`: a product of the kernel and each patch."""
+  rank = layer.rank
+  known = (
+    _plain(layer, inputs, rank + 2) and inputs.shape[1:].is_fully_defined()
+  )
+  plain = layer.groups == 1 and layer.data_format == 'channels_last'
+  if not known or not plain or inputs.shape.rank != rank + 2:
+    return NotImplemented
+  outputs = layer.compute_output_shape(inputs.shape)
+  size = tf.TensorShape(layer.kernel.shape[:-1]).num_elements()
+  if outputs[1:-1].num_elements() * size > _MOST_IN_PATCHES:
+    return NotImplemented
+  x = tf.cast(inputs, layer.compute_dtype)
+  padding = layer.padding.upper()
+  if padding == 'CAUSAL':
+    x, padding = tf.pad(x, layer._compute_causal_padding(x)), 'VALID'
+
+  def patches(x):
+    of_images = lambda sizes: [1, *[1] * (2 - rank), *sizes, 1]
+    if rank == 1:
+      x = x[:, None]
+    found = tf.image.extract_patches(
+      x,
+      of_images(layer.kernel_size),
+      of_images(layer.strides),
+      of_images(layer.dilation_rate),
+      padding,
+    )
+    return found[:, 0] if rank == 1 else found
+
+  y = convolution(
+    x,
+    layer.kernel,
+    layer.bias if layer.use_bias else None,
+    lambda x, kernel: tf.nn.convolution(
+      x, kernel, layer.strides, padding, dilations=layer.dilation_rate
+    ),
+    patches,
+  )
+  y = tf.ensure_shape(y, outputs)
   return y if layer.activation is None else layer.activation(y)
 
 
@@ -248,6 +302,8 @@ RULES = {
   _layers.Dense: dense,
   _layers.Embedding: lookup,
   _layers.EinsumDense: einsum_dense,
+  _layers.Conv1D: convolve,
+  _layers.Conv2D: convolve,
   _layers.LayerNormalization: layer_normalization,
   _layers.GRUCell: gru_cell,
   _layers.LSTMCell: lstm_cell,

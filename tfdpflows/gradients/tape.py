@@ -166,6 +166,45 @@ def linear(
   return y
 
 
+def convolution(
+  x: tf.Tensor,
+  kernel: tf.Variable,
+  bias: tf.Variable | None,
+  convolve: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+  patches: Callable[[tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
+  """Returns `convolve(x, kernel) + bias`, with per-example gradients.
+
+  They are those of `linear(patches(x), kernel, bias)`, which is the same, and
+  takes longer, forward and backward.
+
+  Args:
+    x: `[batch, ..., in]`.
+    kernel: variable; `linear` reads it as `[size of a patch, out]`.
+    bias: variable `[out]`, or `None`.
+    convolve: a function of inputs and kernel that returns `[batch, ..., out]`.
+    patches: a function of inputs that returns, for each output of `convolve`,
+      the numbers that meet the kernel, `[batch, ..., size of a patch]`.
+
+  Returns:
+    `[batch, ..., out]`.
+  """
+  tape = _recording(kernel)
+  weights, offset = kernel, bias
+  if tape is not None:
+    # Gradients of what is recorded flow by the record alone.
+    weights = tf.stop_gradient(kernel)
+    offset = None if bias is None else tf.stop_gradient(bias)
+  y = convolve(x, weights)
+  if offset is not None:
+    y += offset
+  if tape is not None:
+    tape.watch(y)
+    found = patches(tf.stop_gradient(x))
+    tape.records.append(Linear(kernel, bias, None, found, y))
+  return y
+
+
 def per_example(
   parameter: tf.Variable | tf.Tensor, batch: int | tf.Tensor
 ) -> tf.Tensor:

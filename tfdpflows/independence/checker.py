@@ -599,13 +599,9 @@ def _keeps(node):
 
 def _place_of(error, layers, what):
   """Returns where an error on probe rows arose, and what it says."""
-  lines = [line.strip() for line in error.message.splitlines()]
-  lines = [line for line in lines if line] or [type(error).__name__]
   node = re.search(r'{{node ([^}]*)}}', error.message)
-  said = next(
-    (a for a, b in zip(lines, lines[1:]) if b.startswith('[[{{')), lines[-1]
-  )
-  return graph_scan.place(node.group(1) if node else '', layers, what), said
+  place = graph_scan.place(node.group(1) if node else '', layers, what)
+  return place, runs.said_by(error)
 
 
 def _alike(spec, checked):

@@ -17,7 +17,7 @@ from absl import logging
 
 from tfdpflows._autograph import converted
 from tfdpflows.independence import probe_rows
-from tfdpflows.independence.runs import RepeatableRuns
+from tfdpflows.independence.runs import RepeatableRuns, said_by
 
 # Losses may cancel to nothing but rounding; gradients tell of smaller ones.
 _LOSS = 0.1
@@ -117,6 +117,8 @@ class Comparison:
     # The error, where no layer is known by name; that nothing can be told; that
     # nothing can be told of batches of other sizes.
     self._mixing = self._unknown = self._unpaired = None
+    # What rows hold with which nothing can be computed, and the error.
+    self._failed = {}
 
   def refuse_changes(self) -> None:
     """Refuses what changes variables by itself; to be called first."""
@@ -137,6 +139,14 @@ class Comparison:
     Those that open a gate tell which layer it is. What cannot be compared
     passes if the user declares it.
     """
+    for what, said in self._failed.items():
+      logging.warning(
+        'tfdpflows: %s cannot be computed where rows hold %s (made up: %s); it '
+        'was not compared whether such rows change others.',
+        _lower(self._what),
+        what,
+        said,
+      )
     self.refuse_mixing(declared)
     if self._unpaired is not None and not declared:
       raise self._unpaired
@@ -225,13 +235,7 @@ class Comparison:
             self._rows, _kept(self._rows, others, i), i
           )
         except tf.errors.OpError as error:
-          logging.warning(
-            'tfdpflows: %s cannot be computed where rows hold %s (%s); it was '
-            'not compared whether such rows change others.',
-            _lower(self._what),
-            what,
-            str(error).partition('\n')[0],
-          )
+          self._failed.setdefault(what, said_by(error))
           if own_state:
             return
           break

@@ -377,3 +377,12 @@ def moved(
   finally:
     for v, value in zip(variables, old):
       v.assign(value)
+
+
+def said_by(error: tf.errors.OpError) -> str:
+  """Returns what an error of a graph says, in one line."""
+  lines = [line.strip() for line in error.message.splitlines()]
+  lines = [line for line in lines if line] or [type(error).__name__]
+  return next(
+    (a for a, b in zip(lines, lines[1:]) if b.startswith('[[{{')), lines[-1]
+  )

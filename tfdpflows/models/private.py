@@ -180,8 +180,12 @@ class PrivateModel(PrivatelyTrained):
       given = type(optimizer).__name__
       if isinstance(optimizer, str):
         given = f'The optimizer {optimizer!r} of Keras'
+      why = 'does not train privately'
+      if hasattr(optimizer, '_was_dp_gradients_called'):
+        given = 'An optimizer of TF Privacy'
+        why = 'divides by the number of rows of a batch, which is private here'
       raise ValueError(
-        f'{given} does not train privately. Make a plan, '
+        f'{given} {why}. Make a plan, '
         'tfdpflows.TrainingPlan.for_epsilon(...), and take '
         "plan.optimizer('adam', learning_rate=...), or "
         'tfdpflows.optimizers.DPKerasAdam(...); without privacy, train the '

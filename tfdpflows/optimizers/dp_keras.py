@@ -143,6 +143,9 @@ class DPOptimizer:
     if len(given) > 1:
       raise ValueError(f'Give either `{given[0]}` or `{given[1]}`, not both.')
     _check_keras_arguments(type(self), kwargs)
+    _check_microbatches(
+      kwargs.pop('num_microbatches', None), expected_batch_size
+    )
     _refuse_mixed_precision_policy()
     clipping = (clipping or gradients_lib.Flat(l2_norm_clip)).fresh()
     super().__init__(
@@ -455,6 +458,17 @@ class DPOptimizer:
     means, _ = self.private_gradients(loss, variables, tape)
     return list(zip(means, variables))
 
+  def apply_gradients(self, *args: Any, **kwargs: Any) -> tf.Operation:
+    """As in Keras, once there were private gradients."""
+    if not self._was_dp_gradients_called:
+      raise ValueError(
+        f'{type(self).__name__} was given gradients to apply, and has computed '
+        'none: those of a tf.GradientTape are neither clipped nor noised. Take '
+        'what private_gradients_of returns, or train the model as '
+        'tfdpflows.PrivateModel(model), with the optimizer of a plan.'
+      )
+    return super().apply_gradients(*args, **kwargs)
+
   def get_gradients(
     self, loss: tf.Tensor, params: Sequence[tf.Variable]
   ) -> NoReturn:
@@ -606,6 +620,16 @@ def _weighted_rows(losses, rows, weights):
 
   rows = tf.nest.map_structure(lambda x: flat(tf.convert_to_tensor(x)), rows)
   return weighted, (rows, flat(weights * weights.shape[1]))
+
+
+def _check_microbatches(number, expected_batch_size):
+  """Refuses microbatches, as TF Privacy has them, of more than one example."""
+  if number not in (None, expected_batch_size):
+    raise ValueError(
+      f'num_microbatches is {number}: here the gradient of each example is '
+      'clipped by itself, as with microbatches of one example in TF Privacy. '
+      'Drop num_microbatches.'
+    )
 
 
 def _check_keras_arguments(cls, given):

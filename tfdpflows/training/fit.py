@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import re
+import string
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,6 +25,8 @@ _REFUSED = (
   *('steps_per_epoch', 'initial_epoch'),
 )
 _WEIGHTS = ('class_weight', 'sample_weight')
+# The attribute of variables that were trained under a plan in this process.
+_TRAINED = '_trained_under_a_plan'
 
 
 def fit(
@@ -111,6 +114,7 @@ def fit(
     _check_validation_names(callbacks, names)
     dataset = _batches(steps, data, epochs, strategy, model.jit_compile)
     steps.train_on(dataset)
+    _note_training(model, steps.plan)
     per_epoch = steps.plan.sampler.steps_per_epoch
     try:
       return keras.Model.fit(
@@ -134,13 +138,20 @@ def _batches(steps, data, epochs, strategy, compiled):
   if not is_dataset(data):
     number = steps.plan.remaining_steps
     if epochs is not None:
-      number = epochs * steps.plan.sampler.steps_per_epoch
+      left, number = number, epochs * steps.plan.sampler.steps_per_epoch
+      if 0 < left < number:
+        raise ValueError(
+          f'epochs={epochs} asks for {number} steps, and the plan has {left} '
+          f'of {steps.plan.steps} left: drop epochs, which trains for all that '
+          'are left. A longer training needs a new plan, with its own noise.'
+        )
     return steps.dataset(data, number, few_sizes=bool(compiled))
   if not steps.drew(data):
     raise ValueError(
       'The optimizer carries a plan, which did not draw this dataset: its '
-      'privacy cannot be accounted for. Pass the array itself, or the '
-      'unchanged result of plan.dataset(x).'
+      'privacy cannot be accounted for. Pass the arrays themselves, or the '
+      'unchanged result of plan.dataset(x), of a PrivateModel '
+      'plan.dataset((x, y)).'
     )
   origin = data.origin
   number = origin.stop - steps.next
@@ -166,6 +177,24 @@ def _batches(steps, data, epochs, strategy, compiled):
   return data
 
 
+def _note_training(model, plan):
+  """Warns of weights of another training, which this ledger does not have."""
+  variables = model._private_variables()
+  trained = any(getattr(v, _TRAINED, False) for v in variables)
+  others = {entry.label for entry in plan.ledger.entries} - {plan.label}
+  if trained and not others and not plan.step:
+    logging.warning(
+      'The weights of %s were trained under another plan before. The ledger of '
+      'this plan does not have that training, and its statement leaves it out: '
+      'if that was on the same rows, the weights cost both. Then make this '
+      'plan with spent=earlier.ledger.committed_event, a budget for both and '
+      "label='another'; or start from new weights.",
+      model.name,
+    )
+  for variable in variables:
+    setattr(variable, _TRAINED, True)
+
+
 def _check_callbacks(callbacks, model, validated):
   """Refuses callbacks that would fail, or never act, after the charge."""
   logged = set()
@@ -185,6 +214,20 @@ def _check_callbacks(callbacks, model, validated):
         f'{name} would save the whole model, which a {type(model).__name__} '
         'has no file for: set save_weights_only=True.'
       )
+    shown = {'lr', *logged}
+    if model.optimizer.loss_bound is not None:
+      shown.add('loss')
+    for field in _fields(callback):
+      validation = field.startswith('val_')
+      if (validation and validated) or field in shown:
+        continue
+      if all(map(_is_known, callbacks)):
+        raise ValueError(
+          f'{name}({str(callback.filepath)!r}) could not name its file: there '
+          f'is no {field} in the logs of an epoch, since neither loss nor '
+          'metrics of training rows are shown. Name it by {epoch}, or by what '
+          'validation_data, which count as public, give: {val_loss:.2f}.'
+        )
     if checkpoint and not callback.save_best_only:
       continue
     monitor = getattr(callback, 'monitor', None)
@@ -205,11 +248,10 @@ def _check_callbacks(callbacks, model, validated):
         f'{name}(monitor={monitor!r}) would never act: put a '
         'tfdpflows.training.EpsilonLogger() before it in the list of callbacks.'
       )
-    shown = {'loss', 'lr', *logged}
     if (
       isinstance(monitor, str)
       and not monitor.startswith('val_')
-      and monitor not in shown
+      and monitor not in {'loss', *shown}
       and all(map(_is_known, callbacks))
     ):
       raise ValueError(
@@ -224,6 +266,13 @@ def _check_validation_names(callbacks, names):
   if names is None or not all(map(_is_known, callbacks)):
     return
   for callback in callbacks:
+    for field in _fields(callback):
+      if field.startswith('val_') and field not in names:
+        raise ValueError(
+          f'{type(callback).__name__}({str(callback.filepath)!r}) could not '
+          f'name its file: validation gives {", ".join(names)}. Take one of '
+          'these, or compile with the metric.'
+        )
     if not getattr(callback, 'save_best_only', True):
       continue  # It saves whatever it is to monitor.
     monitor = getattr(callback, 'monitor', None)
@@ -233,6 +282,15 @@ def _check_validation_names(callbacks, names):
         f'validation gives {", ".join(names)}. Take one of these, or compile '
         'with the metric.'
       )
+
+
+def _fields(callback):
+  """Returns what a checkpoint takes from the logs to name its file."""
+  if not isinstance(callback, keras.callbacks.ModelCheckpoint):
+    return []
+  parts = string.Formatter().parse(str(callback.filepath))
+  names = [field for _, field, _, _ in parts if field]
+  return [name for name in names if name not in ('epoch', 'batch')]
 
 
 @contextlib.contextmanager

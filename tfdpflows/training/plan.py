@@ -37,6 +37,11 @@ _OPTIMIZERS = {
   'adam': optimizers.DPKerasAdam,
   'sgd': optimizers.DPKerasSGD,
 }
+# Arguments of optimizers that a plan gives.
+_OF_PLAN = {
+  *('clipping', 'expected_batch_size', 'l2_norm_clip', 'noise_generator'),
+  *('noise_multiplier', 'noise_source', 'seed'),
+}
 _LABEL = 'DP-SGD'
 _MOST_BANDS = 64
 
@@ -408,8 +413,9 @@ class TrainingPlan(Fixed):
         `loss_bound`, see `optimizers.DPOptimizer`.
 
     Raises:
-      TypeError: for arguments that the optimizer does not have, or a learning
-        rate that is neither a number nor a schedule.
+      TypeError: for arguments that the optimizer does not have, or that are
+        those of the plan, or a learning rate that is neither a number nor a
+        schedule.
       ValueError: for another name, values out of range, or
         `noise_variance_correction` with banded noise.
     """
@@ -425,6 +431,16 @@ class TrainingPlan(Fixed):
       raise ValueError(
         'noise_variance_correction is for noise that is independent from step '
         "to step, and that of the plan is 'banded': leave it out."
+      )
+    given = sorted(_OF_PLAN.intersection(kwargs))
+    if given:
+      raise TypeError(
+        f'{" and ".join(given)} of the optimizer '
+        f'{"is that" if len(given) == 1 else "are those"} of the plan: drop '
+        f'{"it" if len(given) == 1 else "them"} here. The plan has '
+        f'noise_multiplier={self.noise_multiplier:g} and '
+        f'clipping={self.clipping!r}; for others make another plan, '
+        'TrainingPlan(sampler, clipping, noise_multiplier=..., steps=...).'
       )
     noise_source = StepNoise(self._steps)
     optimizer = made(

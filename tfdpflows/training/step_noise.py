@@ -119,8 +119,10 @@ class StepNoise:
       raise ValueError(
         'The optimizer of a plan updates in PrivateModel.fit and '
         'DensityModel.fit only, on batches that the plan draws and charges '
-        'for, and with their `step`. For a loop of your own make the optimizer '
-        f'by itself: {type(optimizer).__name__}(...).'
+        'for, and with their `step`. Train a Keras model as '
+        'tfdpflows.PrivateModel(model). For a loop of your own, where nothing '
+        'is charged, make the optimizer by itself: '
+        f'{type(optimizer).__name__}(...).'
       )
     self.check_settings(optimizer)
     replicas.check_state('clipping', optimizer.clipping.state)

@@ -503,8 +503,10 @@ def arrays(x: Any, name: str = 'x') -> Any:
 def _array(x, name):
   """Returns an array; refuses what NumPy would take for a single object."""
   kind = type(x).__name__
-  if hasattr(x, '__next__') or (
-    hasattr(x, '__getitem__') and hasattr(x, 'on_epoch_end')
+  if (
+    hasattr(x, '__next__')
+    or (hasattr(x, '__getitem__') and hasattr(x, 'on_epoch_end'))
+    or isinstance(x, (tf.data.Dataset, tf.distribute.DistributedDataset))
   ):
     raise TypeError(
       f'{name} is a {kind}, which draws batches of its own, and a plan draws '
