@@ -53,7 +53,7 @@ def _plan(secret=None, steps=STEPS, seed=None, **kwargs):
   randomness = Randomness(seed, secret=secret)
   sampler = sampling.PoissonSampler(num_examples=60, sampling_probability=0.5)
   return tfdpflows.TrainingPlan(
-    sampler,
+    kwargs.pop('sampler', sampler),
     clipping,
     noise_multiplier=1.0,
     steps=steps,
@@ -421,19 +421,11 @@ def test_trainings_of_one_secret_in_two_ledgers_have_two_noises(noise):
   """And draw other batches, even from one table: they are charged for both."""
   x = np.zeros([60, 4], 'float32')
   found, batches = [], []
+  cyclic = sampling.CyclicPoissonSampler(
+    num_examples=60, sampling_probability=0.5, parts=2
+  )
   for _ in range(2):
-    sampler = sampling.CyclicPoissonSampler(
-      num_examples=60, sampling_probability=0.5, parts=2
-    )
-    plan = tfdpflows.TrainingPlan(
-      sampler,
-      gradients.Flat(1.0),
-      noise_multiplier=1.0,
-      steps=STEPS,
-      delta=1e-3,
-      randomness=Randomness(secret=bytes(32)),
-      noise=noise,
-    )
+    plan = _plan(bytes(32), sampler=cyclic, noise=noise)
     updates = _Updates()
     model = small_training.linear_model(plan)
     model.fit(x, verbose=0, callbacks=[updates])

@@ -146,12 +146,7 @@ def linear(
   if isinstance(mask, tf.Variable):
     mask = tf.convert_to_tensor(mask)
   tape = _recording(kernel)
-  weights, offset = kernel, bias
-  if tape is not None:
-    # Gradients of what is recorded flow by the record alone.
-    weights = tf.stop_gradient(kernel)
-    if isinstance(bias, tf.Variable):
-      offset = tf.stop_gradient(bias)
+  weights, offset = _without_gradient(tape, kernel, bias)
   if mask is not None:
     weights = weights * mask
   if weights.shape.rank != 2:
@@ -164,6 +159,15 @@ def linear(
   tape.watch(y)
   tape.records.append(Linear(kernel, bias, mask, x, y))
   return y
+
+
+def _without_gradient(tape, kernel, bias):
+  """Returns them; of what a tape records gradients flow by the record alone."""
+  if tape is None:
+    return kernel, bias
+  if isinstance(bias, tf.Variable):
+    bias = tf.stop_gradient(bias)
+  return tf.stop_gradient(kernel), bias
 
 
 def convolution(
@@ -190,11 +194,7 @@ def convolution(
     `[batch, ..., out]`.
   """
   tape = _recording(kernel)
-  weights, offset = kernel, bias
-  if tape is not None:
-    # Gradients of what is recorded flow by the record alone.
-    weights = tf.stop_gradient(kernel)
-    offset = None if bias is None else tf.stop_gradient(bias)
+  weights, offset = _without_gradient(tape, kernel, bias)
   y = convolve(x, weights)
   if offset is not None:
     y += offset

@@ -22,6 +22,7 @@ from tfdpflows._checks import check_fraction, check_positive
 from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.accounting.calibration import whole_noise_multiplier
 from tfdpflows.accounting.ledger import check_ledger
+from tfdpflows.accounting.rounding import round_up
 from tfdpflows.mechanisms.domains import (
   Bins,
   Categories,
@@ -493,14 +494,12 @@ def check_num_rows(
     return
   enough = needed / _LARGE
   # Rounded up: what is given already would not be enough.
-  spend = epsilon * enough / num_rows
-  unit = 10.0 ** (math.floor(math.log10(spend)) - 1)
-  spend = math.ceil(spend / unit) * unit
+  spend = round_up(epsilon * enough / num_rows, digits=2)
   said = (
     f'Private bounds of {len(plan.fields)} columns at epsilon {epsilon:g} see '
     f'values that {needed:,.0f} rows or more have, and there are '
     f'{num_rows:,}: %s. Give about {enough:,.0f} rows, or spend about '
-    f'{spend:.2g} on bounds; or state ranges, categories and types in the '
+    f'{spend} on bounds; or state ranges, categories and types in the '
     'schema from public knowledge.'
   )
   if needed > num_rows / 2:
