@@ -10,6 +10,8 @@ import os
 import pathlib
 import signal
 import sys
+import time
+import traceback
 
 from tests.tabular import small_table
 from tests.unproven import unproven
@@ -28,6 +30,8 @@ UNITS = {
 }
 # In the second of two epochs of four steps.
 KILLED_AT = 7
+# Seconds that one waits for the other to come to its end.
+PATIENCE = 100.0
 
 
 def settings(people, **more):
@@ -76,6 +80,7 @@ class Worker:
     _stop_before_training()
     self._fit_people('stopped')
     self._write('begin')
+    self._stay('begin')
 
   def kill(self):
     self._same_secret()
@@ -117,12 +122,27 @@ class Worker:
       )
     except Exception as error:
       self._found[name] = f'{type(error).__name__}: {error}'
+      traceback.print_exc()
     else:
       self._found[name] = type(found).__name__
 
   def _write(self, phase):
-    path = self._folder / f'{self._number} {phase}.json'
-    path.write_text(json.dumps(self._found))
+    self._path(self._number, phase).write_text(json.dumps(self._found))
+
+  def _path(self, number, phase):
+    return self._folder / f'{number} {phase}.json'
+
+  def _stay(self, phase):
+    """Waits until the other worker has written, too.
+
+    One that ends takes the connection away from the other, which may be behind
+    on a busy machine: its last fit would end by that, and not by what is tested.
+    """
+    end = time.monotonic() + PATIENCE
+    while not self._path(1 - self._number, phase).exists():
+      if time.monotonic() > end:
+        raise TimeoutError('The other worker has not written what it found.')
+      time.sleep(0.05)
 
 
 def _stop_before_training():

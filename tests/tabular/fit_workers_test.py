@@ -143,9 +143,10 @@ def test_what_one_does_wrong_ends_both(folder):
   assert 'Worker 0 of 2 could not begin' in other['large delta']
   assert 'another epsilon' in other['other']
   assert 'Worker 1 of 2 could not begin' in chief['other']
-  for found in (chief, other):
+  for index, found in enumerate((chief, other)):
     assert "'dpgan' is trained on one replica" in found['gan']
-    assert found['stopped'] == 'InterruptedError: No training.'
+    log = _log(folder, f'begin {index}')
+    assert found['stopped'] == 'InterruptedError: No training.', log
 
 
 @pytest.mark.full
