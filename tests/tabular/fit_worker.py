@@ -136,7 +136,7 @@ class Worker:
     """Waits until the other worker has written, too.
 
     One that ends takes the connection away from the other, which may be behind
-    on a busy machine: its last fit would end by that, and not by what is tested.
+    on a busy machine: its last fit would end by that, not by what is tested.
     """
     end = time.monotonic() + PATIENCE
     while not self._path(1 - self._number, phase).exists():
