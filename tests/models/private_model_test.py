@@ -1027,6 +1027,12 @@ def test_epochs_beside_a_dataset_and_after_the_last_step():
     private.fit(x, y, verbose=0)
 
 
+def test_the_input_of_a_model_is_no_model():
+  inputs = tf.keras.Input([3])
+  with pytest.raises(TypeError, match=r'PrivateModel\(tf.keras.Model\('):
+    tfdpflows.PrivateModel(inputs, tf.keras.layers.Dense(2)(inputs))
+
+
 def test_models_of_keras_3_are_refused():
   class Model:  # Keras 3 is not installed with every TensorFlow.
     name = 'classifier'

@@ -111,6 +111,11 @@ class PrivateModel(PrivatelyTrained):
     usable: Optional[Callable[[Any, Any], tf.Tensor]] = None,
     name: Optional[str] = None,
   ):
+    if type(model).__name__ == 'KerasTensor':
+      raise TypeError(
+        'PrivateModel takes a Keras model, and this is the input of one: '
+        'PrivateModel(tf.keras.Model(inputs, outputs)).'
+      )
     if not isinstance(model, keras.Model):
       raise TypeError(
         f'PrivateModel trains models of tf_keras (Keras 2), and this is a '
