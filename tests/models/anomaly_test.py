@@ -137,8 +137,8 @@ def test_private_scores_of_equal_rows_are_equal_to_the_last_bit(monkeypatch):
 
   monkeypatch.setattr(anomaly, 'private_quantile', release)
   student = tfd.Independent(tfd.StudentT([3.0], [0.0], [1.3]), 1)
-  for row in np.linspace(0.1, 3.0, 12):
-    for count in (1023, 1024, 1031, 7):
+  for row in (0.1, 1.2, 2.3):
+    for count in (1023, 1032, 7):
       AnomalyDetector.from_private(
         student,
         np.full([count, 1], row),
@@ -147,7 +147,7 @@ def test_private_scores_of_equal_rows_are_equal_to_the_last_bit(monkeypatch):
         bounds=(0.0, 50.0),
         ledger=accounting.PrivacyLedger(),
       )
-    assert list(map(len, found)) == [1023, 1024, 1031, 7]
+    assert list(map(len, found)) == [1023, 1032, 7]
     assert len(np.unique(np.concatenate(found))) == 1
     found.clear()
 
