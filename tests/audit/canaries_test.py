@@ -122,6 +122,32 @@ def test_rows_that_are_left_out_add_nothing():
   )
 
 
+def test_models_that_fill_in_nan_are_refused():
+  """There canaries that are left out move the model, the other way perhaps."""
+
+  class Filling(tf.keras.layers.Layer):
+    def call(self, x):
+      return tf.where(tf.math.is_nan(x), -1.0, x)
+
+  x, y = _table(40)
+  for usable in (None, lambda x, y: ~tf.reduce_any(tf.math.is_nan(x), 1)):
+    canaries = audit.Canaries((x, 1 - y), seed=0)
+    table = canaries.insert((x, y))
+    plan = _plan(80, steps=1)
+    model = tf.keras.Sequential([Filling(), tf.keras.layers.Dense(2)])
+    model = tfdpflows.PrivateModel(model, usable=usable)
+    model.compile(plan.optimizer('sgd', learning_rate=0.1), ENTROPY)
+    fit = lambda model=model, table=table, canaries=canaries: model.fit(
+      *table, callbacks=[audit.OneRunAudit(canaries)], verbose=0
+    )
+    if usable is not None:
+      fit()
+      continue
+    with pytest.raises(ValueError, match='fills in what is missing'):
+      fit()
+    assert not any(entry.count for entry in plan.ledger.entries)
+
+
 def test_densities_are_scored_by_their_log_prob():
   rng = np.random.default_rng(0)
   x = rng.normal(size=[200, 2]).astype('float32')

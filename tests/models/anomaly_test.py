@@ -13,7 +13,7 @@ from tests import saved_graphs
 from tfdpflows import accounting, flows
 from tfdpflows._keras import tfp
 from tfdpflows.accounting import ExponentialMechanismDpEvent
-from tfdpflows.models import AnomalyDetector
+from tfdpflows.models import AnomalyDetector, anomaly
 from tfdpflows.models.anomaly import evaluate_scores
 from tfdpflows.randomness import Randomness
 
@@ -124,6 +124,56 @@ def test_private_threshold_says_nothing_of_odd_rows():
   clean[[3, 5, 7]] = 30.0  # Beyond the upper bound too.
   assert _private(x).threshold == _private(clean).threshold
   assert 0 <= _private(x[:0]).threshold <= 50
+
+
+@pytest.mark.core
+def test_private_scores_of_equal_rows_are_equal_to_the_last_bit(monkeypatch):
+  """In batches of their own number the last rows are rounded otherwise."""
+  found = []
+
+  def release(values, *unused_args, **unused_kwargs):
+    found.append(values())
+    return 1.0
+
+  monkeypatch.setattr(anomaly, 'private_quantile', release)
+  student = tfd.Independent(tfd.StudentT([3.0], [0.0], [1.3]), 1)
+  for row in (0.1, 1.2, 2.3):
+    for count in (1023, 1032, 7):
+      AnomalyDetector.from_private(
+        student,
+        np.full([count, 1], row),
+        false_positive_rate=0.1,
+        epsilon=1.0,
+        bounds=(0.0, 50.0),
+        ledger=accounting.PrivacyLedger(),
+      )
+    assert list(map(len, found)) == [1023, 1032, 7]
+    assert len(np.unique(np.concatenate(found))) == 1
+    found.clear()
+
+
+@pytest.mark.core
+def test_models_that_mix_last_digits_are_refused():
+  mixing = tfd.TransformedDistribution(
+    _normal(),
+    tfb.Inline(
+      forward_fn=lambda y: y,
+      inverse_fn=lambda y: (
+        y * (1 + 1e-6 * tf.cast(tf.reduce_mean(y[:5]) > 0.5, y.dtype))
+      ),
+      inverse_log_det_jacobian_fn=lambda y: tf.zeros(tf.shape(y)[:-1]),
+      forward_min_event_ndims=1,
+    ),
+  )
+  with pytest.raises(ValueError, match='by their place in a batch'):
+    AnomalyDetector.from_private(
+      mixing,
+      _data(50),
+      false_positive_rate=0.1,
+      epsilon=1.0,
+      bounds=(0.0, 50.0),
+      ledger=accounting.PrivacyLedger(),
+    )
 
 
 @pytest.mark.core

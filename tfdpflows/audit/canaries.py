@@ -26,7 +26,8 @@ class Canaries:
 
   A canary that is left out is a row of NaN: its loss is not finite, so that it
   adds nothing to an update, and the table has as many rows whatever the coins
-  say. That is the neighbouring relation of adding or removing a row.
+  say. That is the neighbouring relation of adding or removing a row. A model
+  that fills in what is missing, and so has a loss for it, is refused.
 
   #### Formal guarantee
 
@@ -87,6 +88,16 @@ class Canaries:
     """Raises a `ValueError` where a training could not see the canaries."""
     if not self._is_inserted:
       raise ValueError(_IN_NO_TABLE)
+    out = ~self.included
+    rows = tf.nest.map_structure(lambda array: array[out], self._inserted())
+    if out.any() and np.isfinite(losses_of(model, rows)).any():
+      raise ValueError(
+        'Canaries that are left out are rows of NaN, and this model gives them '
+        'a loss: it fills in what is missing. They would move it too, so that '
+        'to leave one out is not to remove a row, and a true claim could be '
+        'refuted. Give PrivateModel usable=, a function that is false for rows '
+        'with NaN, or audit with GradientCanaries.'
+      )
 
   def _inserted(self):
     first = self.rows[0] if isinstance(self.rows, tuple) else self.rows

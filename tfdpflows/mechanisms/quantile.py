@@ -47,7 +47,9 @@ def private_quantile(
 
   Args:
     values: float array `[n]`, or a function that returns it and is called after
-      the charge. Clipped to the bounds; may be empty.
+      the charge. Clipped to the bounds; may be empty. Each is a function of its
+      row to the last bit: where rows are alike, one more or less must not round
+      the others otherwise (as networks do in batches of another size).
     q: the share, in [0, 1].
     lower: public lower bound of the values, finite.
     upper: public upper bound of the values, finite and larger.

@@ -47,7 +47,9 @@ class PrivateKNN(OneAtATime):
 
   Args:
     features: float array `[n, d]`, made from private rows by a public function
-      of one row at a time, such as an encoder trained on public data.
+      of one row at a time, such as an encoder trained on public data. To the
+      last bit: a network rounds by the number of rows in a batch, so call it on
+      batches of one size, the last one padded.
     labels: array `[n]` of whole numbers in [0, num_classes).
     num_classes: public number of classes.
     num_neighbors: how many rows vote.
