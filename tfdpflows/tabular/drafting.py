@@ -254,6 +254,9 @@ class _Column:
       if missing.all():
         self._find('all values are missing', self._drop)
         return None
+      if any(map(_is_no_text, self._cells[~missing])):
+        self._find('bytes that are no text in UTF-8', self._drop)
+        return None
       found = self._temporal(self._cells[~missing])
       if found is None:
         kind, _ = values.inferred(self._cells, self._name, self._cell_format)
@@ -569,6 +572,15 @@ def _zone_of(cells):
     return cells.dtype.tz
   zones = {getattr(cell, 'tzinfo', None) for cell in cells[:_TRIED]}
   return zones.pop() if len(zones) == 1 else None
+
+
+def _is_no_text(cell):
+  try:
+    if isinstance(cell, bytes):
+      cell.decode()
+  except UnicodeDecodeError:
+    return True
+  return False
 
 
 def _drop(name):
