@@ -305,8 +305,6 @@ def _check_folders(values, partial):
       f'There is nothing to resume: {partial} does not exist. Leave --resume '
       'out to start a fit.'
     )
-  if not values.model_dir:
-    raise UsageError('--model_dir is empty: give the name of a folder.')
   if not values.resume:
     files.check_place(values.model_dir, values.overwrite)
   if os.path.isdir(partial) and not values.overwrite:
