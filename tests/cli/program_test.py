@@ -75,6 +75,20 @@ def test_bad_usage_is_one_line_and_code_2(argv, message, capsys):
   assert err.count('\n') == 1
 
 
+def test_a_name_that_cannot_be_shown_ends_no_command(tmp_path):
+  (tmp_path / 'a.csv').write_text('größe\n1\n2\n', encoding='utf-8')
+  arguments = ['schema', '--input=a.csv', '--output=a.json']
+  ended = subprocess.run(
+    [sys.executable, '-m', 'tfdpflows.cli', *arguments],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONIOENCODING': 'ascii'},
+    capture_output=True,
+    check=True,
+  )
+  assert rb'gr\xf6\xdfe  integer, 1 to 2' in ended.stdout
+  assert b'to a.json.' in ended.stdout
+
+
 def _stand_in(monkeypatch, run):
   def define(options):
     options.section('Flags')

@@ -71,6 +71,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   """
   argv = list(sys.argv[1:] if argv is None else argv)
   name = 'tfdpflows'
+  if hasattr(sys.stdout, 'reconfigure'):
+    # A name that the terminal cannot show ends no command, as on stderr.
+    sys.stdout.reconfigure(errors='backslashreplace')
   try:
     if not argv or argv[0] in _HELP_FLAGS or argv == ['help']:
       print(_help(), end='')
