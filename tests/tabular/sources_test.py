@@ -342,6 +342,7 @@ def test_files_that_vanish_or_change_are_named(people, tmp_path):
   [
     ([], ValueError, 'not of paths'),
     (3, ValueError, 'cannot be a int: give a DataFrame'),
+    (pd.Series([1]), ValueError, 'cannot be a Series: give a DataFrame'),
     ('none-*.csv', OSError, 'No file is named like none-'),
     ('.', OSError, 'has no file whose name ends in'),
     (tf.data.Dataset.range(3), ValueError, 'must be dicts of tensors'),

@@ -206,7 +206,7 @@ def draft(
         raise ValueError(
           f'Column {name!r}: {error}. Correct what the overrides say of it.'
         ) from error
-      text = re.sub(r'^(Column|Field) .*?\'[:,]? ', '', str(error))
+      text = re.sub(r'^(Column|Field) .*?\'[:,]? |\.$', '', str(error))
       findings.append(Finding(name, text, _drop(name), False))
       continue
     if field is not None:
@@ -514,7 +514,7 @@ class _Column:
     elif field.type == 'integer' and 'type' in field.from_data:
       present = self._typed('integer').dropna()
       if len(present) >= _FEW and present.is_unique:
-        what = 'all values are different: an identifier?'
+        what = 'all values are different, as those of an identifier'
         self._find(what, f'{self._drop} if it is', True)
       elif self._may_be_who(present.nunique()):
         self._note_identifier(present.nunique())

@@ -609,8 +609,12 @@ def _part_of_object(data):
     pa, _ = import_arrow()
     reader = data
     if not isinstance(data, pa.RecordBatchReader):
-      reader = pa.RecordBatchReader.from_stream(data)
-    return _arrow_part(lambda: reader)
+      try:
+        reader = pa.RecordBatchReader.from_stream(data)
+      except pa.ArrowInvalid:  # A stream of one column, such as a Series.
+        reader = None
+    if reader is not None:
+      return _arrow_part(lambda: reader)
   raise ValueError(
     f'A table cannot be a {type(data).__name__}: give a DataFrame, the paths '
     'of files, a tf.data.Dataset of dicts, or a table, dataset or reader of '
