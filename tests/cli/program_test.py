@@ -106,6 +106,10 @@ def _stand_in(monkeypatch, run):
     (ImportError('pip install tf-keras'), 'pip install tf-keras'),
     (MemoryError(), 'out of memory: ask for fewer rows at a time.'),
     (ValueError(), 'ValueError'),
+    (
+      ValueError('It is in use. Wait, or open it with read_only=True.'),
+      'It is in use. Wait.\n',
+    ),
   ],
 )
 def test_errors_of_the_user_have_no_traceback(
@@ -123,7 +127,7 @@ def test_errors_of_the_user_have_no_traceback(
   assert cli.main(['sample', '--debug']) == 2
   err = capsys.readouterr().err
   assert 'Traceback' in err
-  assert message in err
+  assert f'tfdpflows sample: {message}' in err
 
 
 def test_defects_keep_their_traceback(monkeypatch):

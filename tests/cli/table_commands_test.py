@@ -452,6 +452,9 @@ def test_fit_that_stops_says_how_to_go_on(folder, monkeypatch, capsys):
   assert err.endswith('Cannot write to it.\n')
   stop(accounting.LedgerError('It was edited.'), partial=False)
   _refused([*FIT, '--resume'], 'It was edited.', capsys)
+  # Nor is what another fit has at this moment.
+  stop(BlockingIOError('model.partial.rows is in use.'), partial=False)
+  _refused(FIT[:-1] + ['--model_dir=other'], 'is in use.', capsys)
   (folder / 'model.partial').rmdir()
   stop(KeyboardInterrupt(), partial=True)
   assert cli.main(FIT) == 130

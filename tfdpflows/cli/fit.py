@@ -254,7 +254,11 @@ def _fit_model(values, team):
     how = _how_to_go_on(partial, values, before)
     raise KeyboardInterrupt(how or 'Nothing was spent.') from None
   except (OSError, accounting.LedgerError) as error:
-    told = values.resume or isinstance(error, FileExistsError)
+    # What is in use is another fit's, and nothing to go on with.
+    told = values.resume or any(
+      isinstance(e, (FileExistsError, BlockingIOError))
+      for e in (error, error.__cause__)
+    )
     how = _how_to_go_on(partial, values, before)
     if _has_begun(partial) and how and not told:
       print(how, file=sys.stderr)

@@ -139,5 +139,7 @@ def _message(error):
     place = f'{error.filename}: ' if error.filename else ''
     return f'{place}{error.strerror}'
   text = ' '.join(str(error).split()) or type(error).__name__
+  # No command opens what another one writes.
+  text = text.replace(', or open it with read_only=True.', '.')
   # Other arguments that a message names are flags of the same name.
   return text.replace('set out_of_range to clip', 'pass --out_of_range=clip')
