@@ -767,7 +767,7 @@ class TabularSynthesizer:
       ValueError: before `fit`; for a model without a density; under 'error' for
         a value that is not declared.
     """
-    check_type('df', df, pd.DataFrame, "pd.read_csv('rows.csv')")
+    check_type('df', df, pd.DataFrame, "tabular.read_table('rows.csv', schema)")
     return np.concatenate(list(self.log_prob_frames([df], out_of_range)))
 
   def log_prob_frames(
