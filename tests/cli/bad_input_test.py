@@ -162,6 +162,8 @@ def test_bad_tables(content, message, folder, capsys):
     ({'schema': 'people.csv'}, 'people.csv is not JSON'),
     ({'target': 'wages'}, '--target=wages is no column of schema.json; it has'),
     ({'model_dir': ''}, '--model_dir is empty'),
+    ({'schema': ''}, '--schema is empty: give the name of a file.'),
+    ({'input': ''}, '--input is empty: give the name of a file.'),
     ({'model_dir': 'people.csv', 'overwrite': True}, 'is not a model'),
     ({'model_dir': 'people.csv'}, 'people.csv exists: pass --overwrite'),
   ],

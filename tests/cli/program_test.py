@@ -75,6 +75,20 @@ def test_bad_usage_is_one_line_and_code_2(argv, message, capsys):
   assert err.count('\n') == 1
 
 
+def test_a_name_that_cannot_be_shown_ends_no_command(tmp_path):
+  (tmp_path / 'a.csv').write_text('größe\n1\n2\n', encoding='utf-8')
+  arguments = ['schema', '--input=a.csv', '--output=a.json']
+  ended = subprocess.run(
+    [sys.executable, '-m', 'tfdpflows.cli', *arguments],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONIOENCODING': 'ascii'},
+    capture_output=True,
+    check=True,
+  )
+  assert rb'gr\xf6\xdfe  integer, 1 to 2' in ended.stdout
+  assert b'to a.json.' in ended.stdout
+
+
 def _stand_in(monkeypatch, run):
   def define(options):
     options.section('Flags')
@@ -92,6 +106,10 @@ def _stand_in(monkeypatch, run):
     (ImportError('pip install tf-keras'), 'pip install tf-keras'),
     (MemoryError(), 'out of memory: ask for fewer rows at a time.'),
     (ValueError(), 'ValueError'),
+    (
+      ValueError('It is in use. Wait, or open it with read_only=True.'),
+      'It is in use. Wait.\n',
+    ),
   ],
 )
 def test_errors_of_the_user_have_no_traceback(
@@ -109,7 +127,7 @@ def test_errors_of_the_user_have_no_traceback(
   assert cli.main(['sample', '--debug']) == 2
   err = capsys.readouterr().err
   assert 'Traceback' in err
-  assert message in err
+  assert f'tfdpflows sample: {message}' in err
 
 
 def test_defects_keep_their_traceback(monkeypatch):

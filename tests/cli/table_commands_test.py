@@ -121,6 +121,16 @@ def _refused(argv, message, capsys):
   assert err.count('\n') == 1
 
 
+def test_a_name_of_a_column_is_printed_in_one_line(folder, capsys):
+  (folder / 'names.csv').write_text(
+    'age,"two\nlines",' + 'x' * 300 + '\n1,2,3\n'
+  )
+  assert cli.main(['schema', '--input=names.csv', '--output=names.json']) == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert f'  {"age":<40}  integer, 1 to 1' in lines
+  assert f'  {"two lines":<40}  integer, 2 to 2' in lines
+
+
 def test_schema_writes_a_draft_that_fit_refuses(folder, capsys):
   argv = ['schema', '--input=people.csv', '--output=draft.json']
   assert cli.main(argv) == 0
@@ -452,6 +462,9 @@ def test_fit_that_stops_says_how_to_go_on(folder, monkeypatch, capsys):
   assert err.endswith('Cannot write to it.\n')
   stop(accounting.LedgerError('It was edited.'), partial=False)
   _refused([*FIT, '--resume'], 'It was edited.', capsys)
+  # Nor is what another fit has at this moment.
+  stop(BlockingIOError('model.partial.rows is in use.'), partial=False)
+  _refused(FIT[:-1] + ['--model_dir=other'], 'is in use.', capsys)
   (folder / 'model.partial').rmdir()
   stop(KeyboardInterrupt(), partial=True)
   assert cli.main(FIT) == 130

@@ -374,6 +374,7 @@ def test_times_beyond_the_calendar_are_a_finding():
   found = drafting.draft(pd.DataFrame({'far': far, 'x': [1, 2]}))
   assert found.schema.names == ('x',)
   assert 'out of range of the calendar' in found.findings[0].problem
+  assert found.findings[0].problem[-1] != '.'  # It is a part of a sentence.
 
 
 def test_identifiers_are_not_described_and_made_anew():

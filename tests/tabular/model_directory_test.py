@@ -301,6 +301,18 @@ def test_a_model_without_a_part(name, model):
     TabularSynthesizer.load(model)
 
 
+def test_an_edited_schema(model):
+  """How files are written may be said otherwise, and what cells mean not."""
+  path = model / 'schema.json'
+  content = json.loads(path.read_text())
+  path.write_text(json.dumps({**content, 'dialect': {'delimiter': ';'}}))
+  TabularSynthesizer.load(model).ledger.close()
+  content['fields'][0]['constraints']['enum'].reverse()
+  path.write_text(json.dumps(content))
+  with pytest.raises(ValueError, match=r'model/schema\.json was edited'):
+    TabularSynthesizer.load(model)
+
+
 def test_damaged_weights(model):
   weights = model / 'weights' / 'flow.index'
   weights.write_bytes(weights.read_bytes()[:-40])

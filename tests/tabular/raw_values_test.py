@@ -133,6 +133,7 @@ def test_clipping_moves_no_declared_value():
     ('length', 100.0),
     ('length', np.nan),
     ('city', 'Paris'),
+    ('city', b'\xff'),
     ('sex', ''),
     ('member', 0.5),
   ],

@@ -315,3 +315,10 @@ def test_widened_schemas_hold_what_their_fields_can(decimals):
   whole = TableSchema([Field('x', 'integer', enum=(1,))])
   df = pd.DataFrame({'x': [2**60, 2**53, 1, -(2**61)]})
   assert whole.widened(df)['x'].enum == (1, 2**53)
+
+
+def test_a_file_in_another_encoding(tmp_path):
+  path = tmp_path / 'schema.json'
+  path.write_text('{"fields": []}', encoding='utf-16')
+  with pytest.raises(ValueError, match=r'schema\.json is not UTF-8; save it'):
+    TableSchema.from_json(path)

@@ -1,6 +1,7 @@
 """Samples written part by part, and read again."""
 
 import os
+import resource
 import tracemalloc
 
 import numpy as np
@@ -78,6 +79,23 @@ def test_what_fails_leaves_what_was_there(people, name, tmp_path):
   assert caught.value.filename == os.fspath(path)
   assert path.read_text() == 'old'
   assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_a_file_that_cannot_be_written_is_an_error_of_it(
+  people, name, tmp_path
+):
+  """As where the disk is full, whoever writes to it."""
+  path = tmp_path / name
+  frames = [people.rows] * 20
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (2048, limits[1]))
+  try:
+    with pytest.raises(OSError, match='File too large'):
+      sinks.write_frames(frames, path, people.schema)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+  assert not os.listdir(tmp_path)
 
 
 def test_no_category_is_taken_for_a_missing_value(tmp_path):

@@ -48,6 +48,9 @@ def _to_records(table, path, compression=''):
       bytes_list=tf.train.BytesList(value=[v.encode()])
     ),
   }
+  kinds[bytes] = lambda v: tf.train.Feature(
+    bytes_list=tf.train.BytesList(value=[v])
+  )
   kinds[bool] = kinds[int]
   with tf.io.TFRecordWriter(str(path), compression) as writer:
     for row in table.to_pylist():
@@ -339,6 +342,7 @@ def test_files_that_vanish_or_change_are_named(people, tmp_path):
   [
     ([], ValueError, 'not of paths'),
     (3, ValueError, 'cannot be a int: give a DataFrame'),
+    (pd.Series([1]), ValueError, 'cannot be a Series: give a DataFrame'),
     ('none-*.csv', OSError, 'No file is named like none-'),
     ('.', OSError, 'has no file whose name ends in'),
     (tf.data.Dataset.range(3), ValueError, 'must be dicts of tensors'),
@@ -441,6 +445,36 @@ def test_text_that_is_not_utf8(tmp_path):
       assert store[:].ravel().tolist() == [0, 1]
       with pytest.raises(ValueError, match='UTF-8|UTF8'):
         code_store.read(Source.of(source), schema, 'error')
+
+
+@pytest.mark.parametrize('kind', ['parquet', 'tfrecord', 'table', 'dataset'])
+def test_bytes_that_are_no_text_are_left_out(kind, tmp_path):
+  """A hash, an image: what the schema has no use for refuses no table."""
+  ages, hashes = [31, 64] * 4, [b'\x00\xff', b'a'] * 4
+  data = table = pa.table({'age': ages, 'hash': pa.array(hashes, pa.binary())})
+  if kind == 'parquet':
+    data = _write(tmp_path / 'a.parquet', table)
+  elif kind == 'tfrecord':
+    data = tmp_path / 'a.tfrecord'
+    _to_records(table, data)
+  elif kind == 'dataset':
+    columns = {'age': ages, 'hash': np.array(hashes, object)}
+    data = tf.data.Dataset.from_tensor_slices(columns)
+  source = Source.of(data)
+  found = draft(source.to_frame())
+  assert [tuple(finding) for finding in found.findings] == [
+    ('hash', 'bytes that are no text in UTF-8', '--drop=hash', False)
+  ]
+  schema = TableSchema(
+    [Field('age', 'integer', 0, 99, required=True)], fields_match='subset'
+  )
+  store = code_store.read(source, schema, 'error')
+  assert store[:].ravel().tolist() == ages
+  schema = TableSchema(
+    [Field('hash', 'string', enum=['a'])], fields_match='subset'
+  )
+  with pytest.raises(ValueError, match="column 'hash': a text is not UTF-8"):
+    code_store.read(source, schema, 'error')
 
 
 def test_a_table_of_any_kind_has_a_draft(people, tmp_path):

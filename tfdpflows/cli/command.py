@@ -21,6 +21,8 @@ _NO_NUMBER = {
   'invalid literal for int': 'must be a whole number, in digits',
   'could not convert string to float': 'must be a number, such as 0.5',
 }
+# What stands for a path in the help.
+_PATHS = {'FILE': 'file', 'FOLDER': 'folder', 'DIR': 'folder'}
 _WIDTH = 80
 _INDENT = 28
 
@@ -146,7 +148,16 @@ class Options:
     ]
     if missing:
       raise UsageError(f'Missing: {", ".join(missing)}. {more}')
+    self._check_paths()
     return self._values
+
+  def _check_paths(self):
+    """Refuses paths that are empty, as those of an unset variable are."""
+    for name, metavar in self._metavars.items():
+      value = self._values[name].value
+      if metavar in _PATHS and value is not None and not all(value or ['']):
+        what = _PATHS[metavar]
+        raise UsageError(f'--{name} is empty: give the name of a {what}.')
 
   def _check_numbers(self, arguments, more):
     """Refuses infinities, NaN and digits other than 0 to 9."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfdpflows.cli import files
-from tfdpflows.cli.command import Command, UsageError
+from tfdpflows.cli.command import Command
 
 
 def _define(options):
@@ -15,8 +15,6 @@ def _define(options):
 
 def _run(values):
   files.check_model(values.model_dir)
-  if not values.output:
-    raise UsageError('--output is empty: give the name of a folder.')
   files.check_place(values.output, values.overwrite)
   synthesizer = files.load_model(values.model_dir)
   synthesizer.export(values.output, overwrite=values.overwrite)

@@ -68,8 +68,6 @@ def check_output(path: str, overwrite: bool, reads: Mapping[str, Any]) -> None:
   Nor may it replace what the command `reads`: files, patterns and folders, or
   `None`, by their flag.
   """
-  if not path:
-    raise UsageError('--output is empty: give the name of a file.')
   if os.path.isdir(path):
     raise UsageError(f'--output={path} is a folder: give the name of a file.')
   if os.path.exists(path) and not os.path.isfile(path):

@@ -254,7 +254,11 @@ def _fit_model(values, team):
     how = _how_to_go_on(partial, values, before)
     raise KeyboardInterrupt(how or 'Nothing was spent.') from None
   except (OSError, accounting.LedgerError) as error:
-    told = values.resume or isinstance(error, FileExistsError)
+    # What is in use is another fit's, and nothing to go on with.
+    told = values.resume or any(
+      isinstance(e, (FileExistsError, BlockingIOError))
+      for e in (error, error.__cause__)
+    )
     how = _how_to_go_on(partial, values, before)
     if _has_begun(partial) and how and not told:
       print(how, file=sys.stderr)
@@ -305,8 +309,6 @@ def _check_folders(values, partial):
       f'There is nothing to resume: {partial} does not exist. Leave --resume '
       'out to start a fit.'
     )
-  if not values.model_dir:
-    raise UsageError('--model_dir is empty: give the name of a folder.')
   if not values.resume:
     files.check_place(values.model_dir, values.overwrite)
   if os.path.isdir(partial) and not values.overwrite:

@@ -71,6 +71,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   """
   argv = list(sys.argv[1:] if argv is None else argv)
   name = 'tfdpflows'
+  if hasattr(sys.stdout, 'reconfigure'):
+    # A name that the terminal cannot show ends no command, as on stderr.
+    sys.stdout.reconfigure(errors='backslashreplace')
   try:
     if not argv or argv[0] in _HELP_FLAGS or argv == ['help']:
       print(_help(), end='')
@@ -136,5 +139,7 @@ def _message(error):
     place = f'{error.filename}: ' if error.filename else ''
     return f'{place}{error.strerror}'
   text = ' '.join(str(error).split()) or type(error).__name__
+  # No command opens what another one writes.
+  text = text.replace(', or open it with read_only=True.', '.')
   # Other arguments that a message names are flags of the same name.
   return text.replace('set out_of_range to clip', 'pass --out_of_range=clip')

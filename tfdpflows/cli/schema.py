@@ -13,6 +13,10 @@ if TYPE_CHECKING:
   from tfdpflows.tabular.field import Field
 
 
+# Characters of a name of a column in what is printed.
+_LONGEST = 40
+
+
 def _define(options):
   options.section('Data')
   files.add_rows(
@@ -171,9 +175,9 @@ def _run(values):
       'printed.'
     )
   schema.to_json(values.output, overwrite=values.overwrite)
-  width = max(len(name) for name in schema.names)
+  width = max(len(_shown(name)) for name in schema.names)
   for field in schema:
-    print(f'  {field.name:<{width}}  {describe_field(field)}')
+    print(f'  {_shown(field.name):<{width}}  {describe_field(field)}')
   if dialect != COMMAS:
     print(
       f'The file is {dialect.encoding}, with {dialect.delimiter!r} between the '
@@ -232,13 +236,20 @@ def _is_number(name):
   return True
 
 
+def _shown(name):
+  """A name in one line, of which a table of names has room for all others."""
+  name = ' '.join(name.split())
+  return name if len(name) <= _LONGEST else f'{name[: _LONGEST - 3]}...'
+
+
 def _print_findings(findings):
   """Prints what somebody has to decide, as one table."""
   if not findings:
     return
   rows = [('column', 'what there is', 'what to do')]
   rows += [
-    (f.column, f.problem + ' (drafted)' * f.is_drafted, f.fix) for f in findings
+    (_shown(f.column), f.problem + ' (drafted)' * f.is_drafted, f.fix)
+    for f in findings
   ]
   widths = [max(len(row[i]) for row in rows) for i in range(2)]
   print('To decide:')

@@ -206,7 +206,7 @@ def draft(
         raise ValueError(
           f'Column {name!r}: {error}. Correct what the overrides say of it.'
         ) from error
-      text = re.sub(r'^(Column|Field) .*?\'[:,]? ', '', str(error))
+      text = re.sub(r'^(Column|Field) .*?\'[:,]? |\.$', '', str(error))
       findings.append(Finding(name, text, _drop(name), False))
       continue
     if field is not None:
@@ -253,6 +253,9 @@ class _Column:
       )
       if missing.all():
         self._find('all values are missing', self._drop)
+        return None
+      if any(map(_is_no_text, self._cells[~missing])):
+        self._find('bytes that are no text in UTF-8', self._drop)
         return None
       found = self._temporal(self._cells[~missing])
       if found is None:
@@ -511,7 +514,7 @@ class _Column:
     elif field.type == 'integer' and 'type' in field.from_data:
       present = self._typed('integer').dropna()
       if len(present) >= _FEW and present.is_unique:
-        what = 'all values are different: an identifier?'
+        what = 'all values are different, as those of an identifier'
         self._find(what, f'{self._drop} if it is', True)
       elif self._may_be_who(present.nunique()):
         self._note_identifier(present.nunique())
@@ -569,6 +572,15 @@ def _zone_of(cells):
     return cells.dtype.tz
   zones = {getattr(cell, 'tzinfo', None) for cell in cells[:_TRIED]}
   return zones.pop() if len(zones) == 1 else None
+
+
+def _is_no_text(cell):
+  try:
+    if isinstance(cell, bytes):
+      cell.decode()
+  except UnicodeDecodeError:
+    return True
+  return False
 
 
 def _drop(name):

@@ -360,7 +360,11 @@ def _refuse(bad, columns, what, x=None):
   if x is None:
     said.append(f': {what}.')
   else:
-    said += [': a value', tf.boolean_mask(x, bad)[:1], f'{what}.']
+    value = tf.boolean_mask(x, bad)[:1]
+    if value.dtype == tf.string:
+      # In Python other bytes would end an error of TensorFlow with another one.
+      value = tf.strings.unicode_transcode(value, 'UTF-8', 'UTF-8')
+    said += [': a value', value, f'{what}.']
   tf.debugging.Assert(is_good, said)
 
 

@@ -284,6 +284,8 @@ class TableSchema:
       raise ValueError(
         f'{path} is not JSON ({error}); `tfdpflows schema` drafts a schema.'
       ) from error
+    except UnicodeDecodeError as error:
+      raise ValueError(f'{path} is not UTF-8; save it as UTF-8.') from error
     except (ValueError, RecursionError) as error:
       raise ValueError(f'{path}: {error}') from error
 

@@ -216,8 +216,13 @@ def _time_type(pa, field):
 def _write_records(frames, path, aside, schema, identifiers):
   import tensorflow as tf  # noqa: PLC0415 (not before it is needed)
 
+  from tfdpflows.tabular import system_errors  # noqa: PLC0415 (TensorFlow's)
+
   options = 'GZIP' if path.endswith('.gz') else ''
-  with tf.io.TFRecordWriter(aside, options) as writer:
+  with (
+    system_errors.of_file(path),
+    tf.io.TFRecordWriter(aside, options) as writer,
+  ):
     for frame in frames:
       columns = {name: _texts_of(tf, frame[name]) for name in identifiers}
       columns.update((f.name, _features(tf, frame[f.name], f)) for f in schema)

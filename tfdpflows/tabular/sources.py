@@ -409,7 +409,7 @@ def _read_arrow_file(path, kind, names, clip):
     ]
     form = dataset.ParquetFileFormat(dictionary_columns=texts)
   batches = _batches_of(dataset.dataset(path, format=form))
-  yield from _chunks_of_batches(batches, clip)
+  yield from _chunks_of_batches(batches, names, clip)
 
 
 def _check_end(path):
@@ -448,15 +448,36 @@ def _batches_of(dataset):
   )
 
 
-def _chunks_of_batches(batches, clip):
+def _chunks_of_batches(batches, names, clip):
   for batch in batches:
     for start in range(0, batch.num_rows, CHUNK):
       part = batch.slice(start, CHUNK)
       _check_names(part.schema.names)
-      yield {
-        name: _arrow_column(array, clip)
-        for name, array in zip(part.schema.names, part.columns)
-      }
+      found = {}
+      for name, array in zip(part.schema.names, part.columns):
+        with _of_column(name):
+          found[name] = _arrow_column(array, _handler(name, names, clip))
+      yield found
+
+
+def _handler(name, names, clip):
+  """What is done with bytes of a column that are no UTF-8.
+
+  An error handler of `bytes.decode`: what is not wanted is not refused. `None`
+  in a draft: they stay bytes, and it says so of the column.
+  """
+  if clip or (names and name not in names):
+    return 'replace'
+  return 'strict' if names else None
+
+
+@contextlib.contextmanager
+def _of_column(name):
+  """Begins the text of an error with the name of a column."""
+  try:
+    yield
+  except ValueError as error:
+    raise ValueError(f'column {name!r}: {error}') from error.__cause__
 
 
 def _check_names(names):
@@ -469,14 +490,17 @@ def _is_text(pa, kind):
   return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _arrow_column(array, clip):
-  """Returns a column as pandas has it, texts as `Distinct`."""
+def _arrow_column(array, errors):
+  """Returns a column as pandas has it, texts as `Distinct`.
+
+  The `errors` are those of `_handler`.
+  """
   pa, _ = import_arrow()
   types, kind = pa.types, array.type
   if _is_text(pa, kind) or _is_bytes(pa, kind):
     array = array.dictionary_encode()
   if types.is_dictionary(array.type):
-    values, places = _texts(pa, array.dictionary, clip), array.indices
+    values, places = _texts(pa, array.dictionary, errors), array.indices
     if array.null_count:
       places = places.cast(pa.int64()).fill_null(len(values))
       values = [*values, None]
@@ -495,7 +519,7 @@ def _arrow_column(array, clip):
     return pd.Series(array.to_numpy(zero_copy_only=False))
   if types.is_null(kind):
     return Distinct(_objects([None]), np.zeros(len(array), np.int64))
-  return pd.Series(_objects(_cells_of(array, clip)), dtype=object)
+  return pd.Series(_objects(_cells_of(array, errors)), dtype=object)
 
 
 def _is_bytes(pa, kind):
@@ -507,7 +531,7 @@ def _is_bytes(pa, kind):
   )
 
 
-def _cells_of(array, clip):
+def _cells_of(array, errors):
   """The cells of other types, each by itself: some times are too far away."""
   _check_zone(array.type)
   found = []
@@ -515,7 +539,7 @@ def _cells_of(array, clip):
     try:
       found.append(cell.as_py())
     except (ValueError, OverflowError):
-      if not clip:
+      if errors != 'replace':
         raise ValueError('a time is out of range of the calendar.') from None
       found.append(_far_time(cell))
   return found
@@ -549,19 +573,17 @@ def _far_time(cell):
   return None
 
 
-def _texts(pa, array, clip):
+def _texts(pa, array, errors):
   """The values of a dictionary, as a list."""
   if _is_bytes(pa, array.type):
-    return [_decoded(value, clip) for value in array.to_pylist()]
+    return [_decoded(value, errors) for value in array.to_pylist()]
   if not _is_text(pa, array.type):
-    return _cells_of(array, clip)
+    return _cells_of(array, errors)
   try:
     return array.to_pylist()
   except UnicodeDecodeError as error:
-    if not clip:
-      raise ValueError(
-        'a text is not UTF-8. Write the column as UTF-8.'
-      ) from error
+    if errors != 'replace':
+      raise ValueError('a text is not UTF-8. Write it as UTF-8.') from error
     return [
       None if value is None else value.decode('utf-8', 'replace')
       for value in array.cast(pa.binary()).to_pylist()
@@ -574,9 +596,7 @@ def _texts(pa, array, clip):
 def _part_of_object(data):
   module = type(data).__module__.partition('.')[0]
   if module == 'tensorflow' and hasattr(data, 'element_spec'):
-    return Part(
-      'The dataset', None, lambda names, clip: _read_dataset(data, clip)
-    )
+    return Part('The dataset', None, functools.partial(_read_dataset, data))
   if module == 'pyarrow':
     pa, dataset = import_arrow()
     if isinstance(data, dataset.Dataset):
@@ -589,8 +609,12 @@ def _part_of_object(data):
     pa, _ = import_arrow()
     reader = data
     if not isinstance(data, pa.RecordBatchReader):
-      reader = pa.RecordBatchReader.from_stream(data)
-    return _arrow_part(lambda: reader)
+      try:
+        reader = pa.RecordBatchReader.from_stream(data)
+      except pa.ArrowInvalid:  # A stream of one column, such as a Series.
+        reader = None
+    if reader is not None:
+      return _arrow_part(lambda: reader)
   raise ValueError(
     f'A table cannot be a {type(data).__name__}: give a DataFrame, the paths '
     'of files, a tf.data.Dataset of dicts, or a table, dataset or reader of '
@@ -599,11 +623,11 @@ def _part_of_object(data):
 
 
 def _arrow_part(batches):
-  read = lambda names, clip: _chunks_of_batches(batches(), clip)
+  read = lambda *args: _chunks_of_batches(batches(), *args)
   return Part('The table', None, read)
 
 
-def _read_dataset(dataset, clip):
+def _read_dataset(dataset, names, clip):
   """Yields the chunks of a `tf.data.Dataset` of dicts."""
   spec = dataset.element_spec
   ranks = set()
@@ -621,22 +645,28 @@ def _read_dataset(dataset, clip):
   for batch in dataset.as_numpy_iterator():
     if len({len(array) for array in batch.values()}) > 1:
       raise ValueError('the columns of a batch have different numbers of rows.')
-    yield {name: _numpy_column(array, clip) for name, array in batch.items()}
+    found = {}
+    for name, array in batch.items():
+      found[name] = _numpy_column(array, name, _handler(name, names, clip))
+    yield found
 
 
-def _numpy_column(array, clip):
+def _numpy_column(array, name, errors):
   if array.dtype == object:
-    return Distinct.of(_decoded(value, clip) for value in array)
+    with _of_column(name):
+      return Distinct.of(_decoded(value, errors) for value in array)
   return pd.Series(array)
 
 
-def _decoded(value, clip):
+def _decoded(value, errors):
   """A text as `str`: TensorFlow has bytes."""
   if not isinstance(value, bytes):
     return value
   try:
-    return value.decode('utf-8', 'replace' if clip else 'strict')
+    return value.decode('utf-8', errors or 'strict')
   except UnicodeDecodeError as error:
+    if errors is None:
+      return value
     raise ValueError('a text is not UTF-8. Write it as UTF-8.') from error
 
 
@@ -664,6 +694,7 @@ def _parsed(tf, batch, names, clip):
   """Returns the chunk of some serialized records."""
   rows = [_features_of(tf, record) for record in batch]
   known = _kinds_of_features(rows, names, clip)
+  errors = {name: _handler(name, names, clip) for name in known}
   absent = Distinct(_objects([None]), np.zeros(len(batch), np.int64))
   columns = {name: absent for name in names if name not in known}
   dtypes = {
@@ -685,17 +716,17 @@ def _parsed(tf, batch, names, clip):
     for x in (found or {}).values()
   ]
   if found is None or any((size > 1).any() for size in sizes):
-    return {**columns, **_one_by_one(rows, known, clip)}
+    return {**columns, **_one_by_one(rows, known, errors)}
   for (name, sparse), size in zip(found.items(), sizes):
     values, present = sparse.values.numpy(), size == 1
     if present.all():
-      columns[name] = _numpy_column(values, clip)
+      columns[name] = _numpy_column(values, name, errors[name])
     else:
       whole = np.full(len(batch), None, object)
       # Floats of their own type, which says how they were rounded.
       is_float = values.dtype.kind == 'f'
       whole[present] = list(values) if is_float else values.tolist()
-      columns[name] = _numpy_column(whole, clip)
+      columns[name] = _numpy_column(whole, name, errors[name])
   return columns
 
 
@@ -739,7 +770,7 @@ def _kinds_of_features(rows, names, clip):
   return known
 
 
-def _one_by_one(rows, known, clip):
+def _one_by_one(rows, known, errors):
   """The chunk of records of which some are unlike the others."""
   columns = {name: [] for name in known}
   for features in rows:
@@ -749,7 +780,8 @@ def _one_by_one(rows, known, clip):
         values = getattr(features[name], kind).value
         if kind == 'float_list':  # As in a chunk of records that are alike.
           values = map(np.float32, values)
-      cells = tuple(_decoded(value, clip) for value in values)
+      with _of_column(name):
+        cells = tuple(_decoded(value, errors[name]) for value in values)
       # Several values are one cell, which fits no type.
       column.append(cells if len(cells) > 1 else (*cells, None)[0])
   return {name: Distinct.of(column) for name, column in columns.items()}

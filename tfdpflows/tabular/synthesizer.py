@@ -767,7 +767,7 @@ class TabularSynthesizer:
       ValueError: before `fit`; for a model without a density; under 'error' for
         a value that is not declared.
     """
-    check_type('df', df, pd.DataFrame, "pd.read_csv('rows.csv')")
+    check_type('df', df, pd.DataFrame, "tabular.read_table('rows.csv', schema)")
     return np.concatenate(list(self.log_prob_frames([df], out_of_range)))
 
   def log_prob_frames(
@@ -968,8 +968,20 @@ class TabularSynthesizer:
   def _from_directory(cls, model_dir, model):
     settings = models.current_settings(model['settings'])
     units = settings.get('units') or {}
+    schema = TableSchema.from_json(os.path.join(model_dir, 'schema.json'))
+    given = TableSchema.from_dict(settings['schema'])
+    # What cells mean; how files are written may be said otherwise. Of a draft
+    # the fields are those that the fit has found.
+    if given.constraints != schema.constraints or not (
+      given.is_draft or given.fields == schema.fields
+    ):
+      raise ValueError(
+        f'{model_dir}/schema.json was edited: its fields or constraints are '
+        'not those that the model has learned. Restore it from a copy, or from '
+        '"settings", "schema" in model.json.'
+      )
     self = cls(
-      TableSchema.from_json(os.path.join(model_dir, 'schema.json')),
+      schema,
       epsilon=settings['epsilon'],
       delta=settings['delta'],
       model=settings['model'],
