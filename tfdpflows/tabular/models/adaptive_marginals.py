@@ -58,8 +58,14 @@ _TINY = 1e-12
 # must grow.
 _FACTORS = np.logspace(-1.5, 2, 15)
 _EMPTY, _EM_STEPS, _EVIDENCE = 0.2, 12, 3.0
-# Of raking to the probabilities of columns.
+# Of raking to the probabilities of columns, and to correlations.
 _PASSES = 3
+# Rank correlations: steps of Newton's method, how much of one is tried, and
+# what bounds the weights where noise asks for more than there can be.
+_NEWTON_STEPS, _TRIED, _RIDGE = 30, 0.5 ** np.arange(12), 1e-3
+# The most variance of the noise of a correlation that is estimated: more there
+# is of columns that nearly all rows have one value of, or of very few rows.
+_MOST_NOISE = 1 / 16
 # Learning rows: steps of Adam, and how many of them see the same rows.
 _STEPS, _BATCH, _LEARNING_RATE, _SAME_ROWS = 600, 1024, 5e-3, 60
 # Steps of one call of TensorFlow, a divisor of those with the same rows. Calls
@@ -435,6 +441,11 @@ def shrunken(measured: Measured, expected: np.ndarray) -> np.ndarray:
   the measurement clearly more likely, each cell is therefore empty with a
   probability that is estimated along with c, by maximum likelihood.
 
+  All cells move towards the expectation alike, and correlations with them,
+  though noise hides these least: they are sums over all cells. Where it makes
+  the measurement clearly more likely, the expectation first gets the rank
+  correlations that were measured (`_correlations`).
+
   Args:
     measured: the `Measured` marginal.
     expected: probabilities of a model, of the same shape.
@@ -444,22 +455,115 @@ def shrunken(measured: Measured, expected: np.ndarray) -> np.ndarray:
   array([0.81, 0.19, 0.  ])
   """
   expected = np.maximum(np.asarray(expected, np.float64), _TINY)
+  found, likelihood = _towards(measured, expected)
+  correlations = _correlations(measured, expected)
+  if len(correlations[1]):
+    correlated = _with_means(expected, *correlations)
+    other, other_likelihood = _towards(measured, correlated)
+    if other_likelihood > likelihood + _EVIDENCE:
+      return other
+  return found
+
+
+def _towards(measured, expected):
+  """Returns `shrunken`, but for correlations, and the log-likelihood."""
   gap = measured.probabilities - expected
   excess = np.sum(gap**2) - gap.size * measured.std**2
+  # If the expectation were the truth; up to the constant of `_Posterior`.
+  exact = -np.sum((gap / measured.std) ** 2) / 2
+  exact -= gap.size * math.log(measured.std)
   if excess <= 0:
-    return expected / expected.sum()
+    return expected / expected.sum(), exact
   cells, empty = _posterior(measured, expected, excess), 0.0
   others = [_posterior(measured, expected, f * excess) for f in _FACTORS]
-  dense = max(found.log_likelihood.sum() for found in others)
+  likelihood = max(found.log_likelihood.sum() for found in others)
   mixed = [_with_empty(measured, found) for found in others]
   best = int(np.argmax([likelihood for likelihood, _ in mixed]))
-  if mixed[best][0] > dense + _EVIDENCE:
-    cells, empty = others[best], mixed[best][1]
+  if mixed[best][0] > likelihood + _EVIDENCE:
+    cells = others[best]
+    likelihood, empty = mixed[best]
   mean = np.maximum((1 - empty) * cells.mean, _TINY)
   variance = (1 - empty) * (cells.variance + empty * cells.mean**2)
   variance = variance / measured.std**2 + _TINY
   found = smoothing.match_total(mean.ravel(), variance.ravel(), 1.0)
-  return np.maximum(found, _TINY).reshape(expected.shape)
+  found = np.maximum(found, _TINY).reshape(expected.shape)
+  return found, max(likelihood, exact)
+
+
+def _correlations(measured, expected):
+  """Estimates the rank correlation of each two columns of a marginal.
+
+  It is between those measured and expected, the closer to what was measured the
+  farther their difference stands out of its noise (James and Stein). Of columns
+  without an order it is of their bins as they come, which is seldom much.
+
+  Returns:
+    Functions of the cells, `[cells, k]`, the products of two columns' ranks of
+    mean 0 and variance 1; and what their means are to be, `[k]`.
+  """
+  total = expected.sum()
+  ranks = []
+  for axis in range(expected.ndim):
+    p = expected.sum(tuple(i for i in range(expected.ndim) if i != axis))
+    p = p / total
+    rank = np.cumsum(p) - p / 2
+    rank = rank - p @ rank
+    spread = math.sqrt(p @ rank**2)
+    if spread > _TINY:
+      shape = [-1 if i == axis else 1 for i in range(expected.ndim)]
+      ranks.append((rank / spread).reshape(shape))
+  products = [
+    np.broadcast_to(one * other, expected.shape).ravel()
+    for one, other in itertools.combinations(ranks, 2)
+  ]
+  functions = np.reshape(products, (-1, expected.size)).T
+  known = (expected.ravel() / total) @ functions
+  gap = measured.probabilities.ravel() @ functions - known
+  noise = measured.std**2 * np.sum(functions**2, 0)
+  seen = (gap**2 > noise) & (noise < _MOST_NOISE)
+  kept = gap[seen] - noise[seen] / gap[seen]
+  return functions[:, seen], np.clip(known[seen] + kept, -1.0, 1.0)
+
+
+def _with_means(probabilities, functions, wanted):
+  """Returns probabilities of the same columns, of which functions have means.
+
+  They are the nearest ones in relative entropy, but for the ridge.
+  """
+  axes = range(probabilities.ndim)
+  columns = [
+    probabilities.sum(tuple(i for i in axes if i != axis)) for axis in axes
+  ]
+  found = probabilities
+  for _ in range(_PASSES):
+    logits = np.log(found.ravel())
+    logits += functions @ _weights(logits, functions, wanted)
+    # More of the corners is more of the ends of both columns, too.
+    found = with_columns(special.softmax(logits).reshape(found.shape), columns)
+  return found
+
+
+def _weights(logits, functions, wanted):
+  """Returns by which weights of functions these get means: `[k]`."""
+
+  def loss(weights):
+    total = special.logsumexp(logits + weights @ functions.T, axis=-1)
+    return total - weights @ wanted + _RIDGE / 2 * np.sum(weights**2, -1)
+
+  weights = np.zeros(len(wanted))
+  for _ in range(_NEWTON_STEPS):
+    p = special.softmax(logits + functions @ weights)
+    mean = p @ functions
+    slope = mean - wanted + _RIDGE * weights
+    bend = (functions.T * p) @ functions - np.outer(mean, mean)
+    move = np.linalg.solve(bend + _RIDGE * np.eye(len(mean)), slope)
+    # A whole step may go too far.
+    tried = weights - np.append(_TRIED, 0.0)[:, None] * move
+    best = np.argmin(loss(tried))
+    if best == len(_TRIED):
+      break
+    weights = tried[best]
+  return weights
 
 
 class _Posterior(NamedTuple):
