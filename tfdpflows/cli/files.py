@@ -211,7 +211,7 @@ def check_target(target: Optional[str], schema: TableSchema, of: str) -> None:
   if target is not None and target not in schema.names:
     raise UsageError(
       f'--target={target} is no column of {of}; it has '
-      f'{", ".join(schema.names)}.'
+      f'{", ".join(map(repr, schema.names))}.'
     )
 
 

@@ -422,8 +422,11 @@ class LedgerFile:
       head = str(fields.pop('head')) if number == 1 else None
       body = _canonical(fields)
     except (ValueError, KeyError, RecursionError) as error:
+      fix = 'Restore the file'
+      if number == 1:
+        fix += ', or give that of a ledger'
       raise LedgerError(
-        f'{where}: not a line of a ledger ({error}). Restore the file.'
+        f'{where}: not a line of a ledger ({error}). {fix}.'
       ) from error
     if number == 1 and fields.get('format') != FORMAT:
       raise LedgerError(f'{where}: not a ledger of tfdpflows.')
