@@ -20,7 +20,7 @@ from tfdpflows import accounting
 from tfdpflows._checks import check_fraction, check_integer
 from tfdpflows.accounting import registry
 from tfdpflows.accounting.rounding import round_down, round_up
-from tfdpflows.audit.rates import check_delta
+from tfdpflows.audit.rates import check_delta, gaussian_epsilon
 
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 # The largest epsilon or mu that is looked for.
@@ -338,10 +338,6 @@ def audit_one_run(
   share = 1 - (1 - confidence) / len(all_guesses)
   best = lambda bound: max(bound(guesses) for guesses in all_guesses)
   mu = best(lambda guesses: guesses.mu(share))
-  gaussian = 0.0
-  if mu:
-    event = dp_accounting.GaussianDpEvent(1 / mu)
-    gaussian = accounting.compute_epsilon(event, delta)
   claimed, p_value, could_refute = None, None, True
   if claim is not None:
     if isinstance(claim, accounting.PrivacyLedger):
@@ -365,7 +361,7 @@ def audit_one_run(
     epsilon_lower=best(lambda guesses: guesses.epsilon(delta, share)),
     epsilon_lower_pure=best(lambda guesses: guesses.epsilon(0.0, share)),
     mu_lower=mu,
-    epsilon_lower_gaussian=gaussian,
+    epsilon_lower_gaussian=gaussian_epsilon(mu, delta),
     p_value=p_value,
     delta=delta,
     confidence=confidence,
