@@ -479,13 +479,20 @@ def _mean_scores(
   halves = np.empty(len(real), int)
   halves[order] = np.arange(len(real)) % 2
   fits = {}
-  scored = []
-  for half in (0, 1):
-    given = real[halves == half], synthetic, schema, target
-    given += real[halves != half], classifiers
-    scored.append(
-      model_scores.score(*given, seed=seed, fits=fits, progress=progress)
+  first, second = (
+    model_scores.score(
+      real[halves == half],
+      synthetic,
+      schema,
+      target,
+      real_train=real[halves != half],
+      classifiers=classifiers,
+      seed=seed,
+      fits=fits,
+      progress=progress,
     )
-  mean = (scored[0] + scored[1]) / 2
-  mean.attrs.update(scored[0].attrs)
+    for half in (0, 1)
+  )
+  mean = (first + second) / 2
+  mean.attrs.update(first.attrs)
   return mean

@@ -101,8 +101,18 @@ def train_on_synthetic(
   >>> scores.round(2).to_dict('index')['decision tree']['auroc']
   1.0
   """
-  given = real_holdout, synthetic, schema, target, real_train, classifiers
-  return score(*given, max_train, max_test, seed=seed, fits={})
+  return score(
+    real_holdout,
+    synthetic,
+    schema,
+    target,
+    real_train=real_train,
+    classifiers=classifiers,
+    max_train=max_train,
+    max_test=max_test,
+    seed=seed,
+    fits={},
+  )
 
 
 def score(
