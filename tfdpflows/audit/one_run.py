@@ -135,14 +135,8 @@ class Guesses:
 
     if not self._refutes(least_wrong, 1.0):
       return 1.0
-    low, high = -25.0, 0.0
-    for _ in range(14):
-      middle = (low + high) / 2
-      if self._refutes(least_wrong, math.exp(middle)):
-        high = middle
-      else:
-        low = middle
-    return math.exp(high)
+    holds = lambda log: not self._refutes(least_wrong, math.exp(log))
+    return math.exp(_bisected(holds, -25.0, 0.0)[1])
 
   def _refutes(self, least_wrong: Callable[[float], float], level: float):
     """Whether so many correct guesses have a probability below `level`.
@@ -477,8 +471,12 @@ def _largest(refuted: Callable[[float], bool]) -> float:
     step = max(1 / 16, low / 4)
     if low >= _LARGEST:
       return low
-  high = low + step
+  return _bisected(refuted, low, low + step)[0]
+
+
+def _bisected(holds, low, high):
+  """Narrows an interval in which something holds up to a number."""
   for _ in range(14):
     middle = (low + high) / 2
-    low, high = (middle, high) if refuted(middle) else (low, middle)
-  return low
+    low, high = (middle, high) if holds(middle) else (low, middle)
+  return low, high
