@@ -380,8 +380,13 @@ def _classifier(name, seed, large=False):
     tree,
   )
 
-  few = {'max_iter': 25, 'learning_rate': 0.2, 'max_bins': 32}
-  few = {**few, 'max_leaf_nodes': 15, 'early_stopping': True}
+  few = {
+    'max_iter': 25,
+    'learning_rate': 0.2,
+    'max_bins': 32,
+    'max_leaf_nodes': 15,
+    'early_stopping': True,
+  }
   make = {
     'logistic regression': lambda: linear_model.LogisticRegression(
       max_iter=100 if large else 500

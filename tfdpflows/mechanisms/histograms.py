@@ -91,10 +91,8 @@ def noise_stds(
     ]
     for column in columns
   ]
-  total = sum(map(sum, weights))
-  scale = check_positive('noise_multiplier', noise_multiplier) * math.sqrt(
-    total
-  )
+  scale = check_positive('noise_multiplier', noise_multiplier)
+  scale *= math.sqrt(sum(map(sum, weights)))
   return [tuple(scale / math.sqrt(w) for w in row) for row in weights]
 
 
@@ -169,8 +167,13 @@ def noisy_histograms(
       'levels': levels,
       'columns': [
         [
-          *(c.name, c.size, c.cell, bool(c.missing), bool(c.ordered)),
-          *(c.resolution, *map(list, _likely(c))),
+          c.name,
+          c.size,
+          c.cell,
+          bool(c.missing),
+          bool(c.ordered),
+          c.resolution,
+          *map(list, _likely(c)),
         ]
         for c in columns
       ],
