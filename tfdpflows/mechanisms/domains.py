@@ -247,7 +247,7 @@ def _further(counts, end, noise, total):
   near, few, moved = noise.quantile(_NEAR_ALARM), _TAIL * total, True
   while moved:
     ahead = np.cumsum(counts[end : end + _NEAR])
-    # Nor is less followed than is given up in the end.
+    # Nor are bins followed that hold less than is given up in the end.
     least = np.maximum(near * np.sqrt(np.arange(len(ahead)) + 1), few)
     moved = _last(ahead > least)
     end += moved
