@@ -21,11 +21,8 @@ def declared_values(field: Field) -> tuple:
   """
   if field.type == 'boolean':
     return (False, True)
-  if not field.enum:
-    return ()
-  if not field.is_numeric:
-    return tuple(field.enum)
-  return tuple(sorted(field.enum))
+  values = field.enum or ()
+  return tuple(sorted(values) if field.is_numeric else values)
 
 
 def declared_range(field: Field) -> tuple[float, float]:
