@@ -28,6 +28,7 @@ from scipy import optimize, stats
 
 from experiments.results_file import ResultsFile
 from tfdpflows import accounting, audit, progress
+from tfdpflows.audit.rates import gaussian_epsilon
 
 NUM_ROWS = 64
 DELTA = 1e-2
@@ -178,10 +179,8 @@ def claim_of(case, event):
     noise = part.noise_multiplier / UNIT
     event = dp_accounting.GaussianDpEvent(noise)
   epsilon = accounting.compute_epsilon(event, DELTA)
-  gaussian = lambda mu: accounting.compute_epsilon(
-    dp_accounting.GaussianDpEvent(1 / mu), DELTA
-  )
-  return epsilon, optimize.brentq(lambda mu: gaussian(mu) - epsilon, 1e-2, 50)
+  gap = lambda mu: gaussian_epsilon(mu, DELTA) - epsilon
+  return epsilon, optimize.brentq(gap, 1e-2, 50)
 
 
 def names_of(number):

@@ -28,7 +28,6 @@ import math
 import os
 import time
 
-import dp_accounting
 import numpy as np
 import tensorflow as tf
 from absl import app, flags, logging
@@ -38,6 +37,7 @@ import tfdpflows
 from experiments import flag_values
 from experiments.results_file import ResultsFile
 from tfdpflows import audit
+from tfdpflows.audit.rates import gaussian_epsilon
 
 DELTA = 1e-5
 _EPSILONS = (2.0, 4.0, 8.0)
@@ -96,25 +96,18 @@ def white_box(data_dir, mu, num_canaries, num_runs, num_rows, steps=4):
   roc = audit.Roc(outside, inside)
   rates = audit.error_rates(outside, inside, delta=DELTA, by='mu')
   keep = np.linspace(0, len(roc.false_positive) - 1, 200).astype(int)
-  claimed = _gaussian_epsilon(mu)
-  lower = _gaussian_epsilon(roc.mu())
   return {
     'mu_claimed': mu,
     'mu_roc': roc.mu(),
     'mu_threshold': rates.mu(),
     'ratio': roc.mu() / mu,
     'mu_moments': float((inside.mean() - outside.mean()) / outside.std()),
-    'epsilon_claimed': claimed,
-    'epsilon_lower_if_gaussian': lower,
+    'epsilon_claimed': gaussian_epsilon(mu, DELTA),
+    'epsilon_lower_if_gaussian': gaussian_epsilon(roc.mu(), DELTA),
     'num_canaries': num_canaries * num_runs,
     'false_positive': roc.false_positive[keep].tolist(),
     'true_positive': roc.true_positive[keep].tolist(),
   }
-
-
-def _gaussian_epsilon(mu):
-  event = dp_accounting.GaussianDpEvent(1 / mu)
-  return tfdpflows.accounting.compute_epsilon(event, DELTA)
 
 
 def _train(canaries, plan, table, *, white, learning_rate=0.5, **kwargs):
@@ -183,8 +176,7 @@ def _mu_of(epsilon):
   low, high = 1e-3, 20.0
   for _ in range(40):
     middle = (low + high) / 2
-    delta = tfdpflows.accounting.compute_epsilon
-    if delta(dp_accounting.GaussianDpEvent(1 / middle), DELTA) < epsilon:
+    if gaussian_epsilon(middle, DELTA) < epsilon:
       low = middle
     else:
       high = middle

@@ -162,6 +162,7 @@ def test_missing_values_are_no_group():
     ({'epsilon': 0.99991, 'delta': 1e-5}, 'good', 'ε ≤ 1 at δ = 1e-05'),
     ({'epsilon': 1.00001, 'delta': 1e-5}, 'fair', 'ε ≤ 1.0001'),
     ({'epsilon': 11.0, 'delta': 1e-5}, 'poor', '11'),
+    ({'epsilon': 1e20, 'delta': 1e-5}, 'poor', f'ε ≤ 1{"0" * 20} at'),
     ({'epsilon': math.inf}, 'poor', 'No finite epsilon'),
     ({'epsilon': None}, 'poor', 'No finite epsilon'),
     (None, 'poor', 'No finite epsilon'),

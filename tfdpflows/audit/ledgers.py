@@ -201,29 +201,10 @@ def audit_ledger(
   runs = num_runs, rng, shown.update
   audited, losses = [], [np.zeros(num_runs), np.zeros(num_runs)]
   for number, entry in enumerate(entries):
-    event = dp_accounting.SelfComposedDpEvent(entry.event, entry.count)
-    try:
-      claimed = registry.compute_epsilon(
-        event, delta, ledger.accountant, relation
-      )
-    except dp_accounting.UnsupportedEventError:
-      claimed = math.inf  # No accountant has a proof for it.
-    lower, reason = None, ''
-    try:
-      found = [
-        # Rounded: the last digits of a sum tell what was added, and losses that
-        # are equal in theory would differ by them.
-        _losses(entry.event, relation, entry.count, present, *runs).round(9)
-        for present in (False, True)
-      ]
-    except _UnknownError as error:
-      reason = str(error)
-    else:
-      rates = error_rates(*found, delta=delta, confidence=each)
-      lower = rates.epsilon(delta)
-      losses = [total + part for total, part in zip(losses, found)]
-    facts = entry.label, describe_event(entry.event), entry.count
-    audited.append(AuditedEntry(*facts, float(claimed), lower, reason))
+    found, parts = _audited(entry, ledger, delta, each, runs)
+    audited.append(found)
+    if parts is not None:
+      losses = [total + part for total, part in zip(losses, parts)]
     # With what was not drawn one by one.
     shown.update(max(sum(numbers[: number + 1]) - shown.n, 0))
   shown.close()
@@ -248,6 +229,33 @@ def audit_ledger(
     roc=roc,
     seconds=time.monotonic() - started,
   )
+
+
+def _audited(entry, ledger, delta, confidence, runs):
+  """Returns the `AuditedEntry` of an entry, and its losses on both tables.
+
+  The losses are `None` if it cannot be audited.
+  """
+  relation = ledger.neighboring_relation
+  event = dp_accounting.SelfComposedDpEvent(entry.event, entry.count)
+  try:
+    claimed = registry.compute_epsilon(
+      event, delta, ledger.accountant, relation
+    )
+  except dp_accounting.UnsupportedEventError:
+    claimed = math.inf  # No accountant has a proof for it.
+  facts = entry.label, describe_event(entry.event), entry.count, float(claimed)
+  try:
+    losses = [
+      # Rounded: the last digits of a sum tell what was added, and losses that
+      # are equal in theory would differ by them.
+      _losses(entry.event, relation, entry.count, present, *runs).round(9)
+      for present in (False, True)
+    ]
+  except _UnknownError as error:
+    return AuditedEntry(*facts, None, str(error)), None
+  rates = error_rates(*losses, delta=delta, confidence=confidence)
+  return AuditedEntry(*facts, rates.epsilon(delta)), losses
 
 
 def _of_each(confidence, num_entries):
@@ -402,7 +410,9 @@ def _once(event, relation, present) -> Callable:
     return _binary(*special.expit([-half, half]), present)
   if isinstance(event, accounting.LNMaxDpEvent):
     # Two classes with as many votes, but for that of one teacher.
-    return _binary(_laplace_wins(-1, event), _laplace_wins(1, event), present)
+    # The noisy count of the one with a vote less is larger with this:
+    wrong = 0.5 * math.exp(-event.gamma) * (1 + event.gamma / 2)
+    return _binary(wrong, 1 - wrong, present)
   if isinstance(event, accounting.GNMaxDpEvent):
     mean = 1 / (event.sigma * math.sqrt(2))
     return _binary(*stats.norm.cdf([-mean, mean]), present)
@@ -410,13 +420,6 @@ def _once(event, relation, present) -> Callable:
     # A guarantee under the relation of the ledger, whichever that is.
     return _epsilon_delta(event.epsilon, event.delta, present)
   raise _UnknownError('no worst pair of tables is known for this event')
-
-
-def _laplace_wins(difference, event):
-  """Probability that the first of two noisy counts is the larger one."""
-  x = abs(difference) * event.gamma
-  tail = 0.5 * math.exp(-x) * (1 + x / 2)
-  return 1 - tail if difference > 0 else tail
 
 
 def _sampled(q, sigma, rows, present):

@@ -13,7 +13,12 @@ from tfdpflows import accounting
 from tfdpflows._checks import check_integer
 from tfdpflows.accounting import registry
 from tfdpflows.accounting.rounding import round_down, round_up
-from tfdpflows.audit.rates import ErrorRates, error_rates, largest_epsilon
+from tfdpflows.audit.rates import (
+  ErrorRates,
+  error_rates,
+  gaussian_epsilon,
+  largest_epsilon,
+)
 from tfdpflows.audit.replaying import own_copy
 
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -157,14 +162,10 @@ def audit_mechanism(
     for by in ('epsilon', 'mu')
   )
   mu = of_mu.mu()
-  gaussian = 0.0
-  if mu:
-    event = dp_accounting.GaussianDpEvent(1 / mu)
-    gaussian = registry.compute_epsilon(event, delta)
   return MechanismAudit(
     epsilon_claimed=claimed,
     epsilon_lower=rates.epsilon(delta),
-    epsilon_lower_gaussian=gaussian,
+    epsilon_lower_gaussian=gaussian_epsilon(mu, delta),
     mu_lower=mu,
     delta=delta,
     num_runs=num_runs,

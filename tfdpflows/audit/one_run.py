@@ -20,7 +20,7 @@ from tfdpflows import accounting
 from tfdpflows._checks import check_fraction, check_integer
 from tfdpflows.accounting import registry
 from tfdpflows.accounting.rounding import round_down, round_up
-from tfdpflows.audit.rates import check_delta
+from tfdpflows.audit.rates import check_delta, gaussian_epsilon
 
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 # The largest epsilon or mu that is looked for.
@@ -135,14 +135,8 @@ class Guesses:
 
     if not self._refutes(least_wrong, 1.0):
       return 1.0
-    low, high = -25.0, 0.0
-    for _ in range(14):
-      middle = (low + high) / 2
-      if self._refutes(least_wrong, math.exp(middle)):
-        high = middle
-      else:
-        low = middle
-    return math.exp(high)
+    holds = lambda log: not self._refutes(least_wrong, math.exp(log))
+    return math.exp(_bisected(holds, -25.0, 0.0)[1])
 
   def _refutes(self, least_wrong: Callable[[float], float], level: float):
     """Whether so many correct guesses have a probability below `level`.
@@ -338,10 +332,6 @@ def audit_one_run(
   share = 1 - (1 - confidence) / len(all_guesses)
   best = lambda bound: max(bound(guesses) for guesses in all_guesses)
   mu = best(lambda guesses: guesses.mu(share))
-  gaussian = 0.0
-  if mu:
-    event = dp_accounting.GaussianDpEvent(1 / mu)
-    gaussian = accounting.compute_epsilon(event, delta)
   claimed, p_value, could_refute = None, None, True
   if claim is not None:
     if isinstance(claim, accounting.PrivacyLedger):
@@ -365,7 +355,7 @@ def audit_one_run(
     epsilon_lower=best(lambda guesses: guesses.epsilon(delta, share)),
     epsilon_lower_pure=best(lambda guesses: guesses.epsilon(0.0, share)),
     mu_lower=mu,
-    epsilon_lower_gaussian=gaussian,
+    epsilon_lower_gaussian=gaussian_epsilon(mu, delta),
     p_value=p_value,
     delta=delta,
     confidence=confidence,
@@ -481,8 +471,12 @@ def _largest(refuted: Callable[[float], bool]) -> float:
     step = max(1 / 16, low / 4)
     if low >= _LARGEST:
       return low
-  high = low + step
+  return _bisected(refuted, low, low + step)[0]
+
+
+def _bisected(holds, low, high):
+  """Narrows an interval in which something holds up to a number."""
   for _ in range(14):
     middle = (low + high) / 2
-    low, high = (middle, high) if refuted(middle) else (low, middle)
-  return low
+    low, high = (middle, high) if holds(middle) else (low, middle)
+  return low, high

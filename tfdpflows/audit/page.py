@@ -127,7 +127,7 @@ def _page(found, source, replay, row):
     audit=found,
     verdict=_verdict(found, replay),
     notes=_notes(found, replay),
-    claimed=_up(found.epsilon_claimed),
+    claimed=round_up_decimals(found.epsilon_claimed),
     caveat=registry.caveat(found.accountant),
     lower=_down(found.epsilon_lower),
     delta=f'{found.delta:g}',
@@ -141,7 +141,7 @@ def _page(found, source, replay, row):
     entries=[
       {
         **dataclasses.asdict(entry),
-        'claimed': 'ε ≤ ' + _up(entry.epsilon_claimed),
+        'claimed': 'ε ≤ ' + round_up_decimals(entry.epsilon_claimed),
         'lower': '–'
         if entry.epsilon_lower is None
         else 'ε ≥ ' + _down(entry.epsilon_lower),
@@ -180,10 +180,6 @@ def _notes(found, replay):
       'were simulated, and no private row was read.'
     )
   return notes
-
-
-def _up(epsilon):
-  return 'inf' if math.isinf(epsilon) else round_up_decimals(epsilon)
 
 
 def _down(epsilon):

@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import dp_accounting
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
 from tfdpflows._checks import check_fraction
+from tfdpflows.accounting import compute_epsilon
 
 # Thresholds that are tried on the first half of the runs.
 _THRESHOLDS = 400
@@ -323,6 +325,13 @@ class Roc:
       terms = order * np.log(a[used]) + (1 - order) * np.log(b[used])
       found = max(found, float(special.logsumexp(terms)) / (order - 1))
     return found
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+  """Returns epsilon at a delta of a Gaussian mechanism with this mu."""
+  if not mu:
+    return 0.0
+  return compute_epsilon(dp_accounting.GaussianDpEvent(1 / mu), delta)
 
 
 def check_delta(delta: float) -> None:

@@ -499,32 +499,48 @@ def _measured(entry, releases, distance):
     # Each step of a training by itself; all others together.
     for release in releases:
       steps.setdefault(release.step, []).append(release)
-  movements = []
-  for step, parts in steps.items():
-    runs = 1 if step >= 0 else max(entry.count, 1)
-    found = []
-    for kind in {r.kind for r in parts}:
-      size = sum(_NORMS[kind][1](r.moved) for r in parts if r.kind == kind)
-      most = allowed[kind] * distance
-      if kind == 'gaussian':
-        size, most = size**0.5, most * runs**0.5
-      else:
-        most *= runs
-      found.append(float(size / most))
-    movements.append(max(found))
-  number = sum(step >= 0 for step in steps)
+  movements = {
+    step: _movement(
+      some, allowed, 1 if step >= 0 else max(entry.count, 1), distance
+    )
+    for step, some in steps.items()
+  }
+  if steps:
+    problem = _problem_of_steps(entry, movements, distance)
+  facts = entry.label, entry.event, entry.count, len(releases)
+  return ReplayedEntry(
+    *facts, '+'.join(norms), tuple(movements.values()), problem
+  )
+
+
+def _movement(releases, allowed, runs, distance):
+  """Returns how far the releases of some runs moved, over what they may."""
+  found = []
+  for kind in {r.kind for r in releases}:
+    size = sum(_NORMS[kind][1](r.moved) for r in releases if r.kind == kind)
+    most = allowed[kind] * distance
+    if kind == 'gaussian':
+      size, most = size**0.5, most * runs**0.5
+    else:
+      most *= runs
+    found.append(float(size / most))
+  return max(found)
+
+
+def _problem_of_steps(entry, movements, distance):
+  """Returns what is wrong with the steps of a training, by their numbers."""
   # A charge is for as many steps as there are parts of the rows, and a row is
   # in steps that far apart.
   parts = getattr(entry.event, 'parts', 1)
   charged = entry.count * parts
-  moved = sorted(s for s, m in zip(steps, movements) if s >= 0 and m > _SLACK)
+  number = sum(step >= 0 for step in movements)
+  if number > max(charged, 1):
+    return f'{number} steps were released, and {charged} are charged'
+  moved = sorted(s for s, m in movements.items() if s >= 0 and m > _SLACK)
   near = [t - s for s, t in zip(moved, moved[1:]) if t - s < parts]
   if near and distance == 1:
-    problem = f'steps {min(near)} apart moved, and {parts} are charged together'
-  if number > max(charged, 1):
-    problem = f'{number} steps were released, and {charged} are charged'
-  facts = entry.label, entry.event, entry.count, len(releases)
-  return ReplayedEntry(*facts, '+'.join(norms), tuple(movements), problem)
+    return f'steps {min(near)} apart moved, and {parts} are charged together'
+  return ''
 
 
 def _declared(event, relation):

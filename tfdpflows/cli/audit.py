@@ -93,16 +93,8 @@ def _run(values):
           f'{values.model_dir} holds the best of several fits (--tune), which '
           'one fit cannot replay: leave --data out.'
         )
-      from tfdpflows.tabular import row_blocks
-
       # Before anything that takes time.
-      schema = synthesizer.schema
-      rows = row_blocks.read_rows(
-        files.source_of(values.data, schema),
-        schema,
-        synthesizer.out_of_range,
-        units=schema.privacy_unit is not None,
-      )
+      rows = _rows(synthesizer, values.data)
       row = _row(synthesizer, rows, values)
     _check_ledger(synthesizer.ledger, values)
     found = _audit(synthesizer.ledger, settings)
@@ -170,6 +162,19 @@ def _check_ledger(ledger, values):
     raise UsageError(
       f'{name} has no budget and so no delta: give one, such as --delta=1e-5.'
     )
+
+
+def _rows(synthesizer, paths):
+  """Reads the rows that a model was fitted on, as its fit did."""
+  from tfdpflows.tabular import row_blocks
+
+  schema = synthesizer.schema
+  return row_blocks.read_rows(
+    files.source_of(paths, schema),
+    schema,
+    synthesizer.out_of_range,
+    units=schema.privacy_unit is not None,
+  )
 
 
 def _row(synthesizer, rows, values):

@@ -40,7 +40,7 @@ def _define(options):
 
 
 def _run(values):
-  training.check_one_ledger(values)
+  _check_one_ledger(values)
   from tfdpflows import accounting
 
   ledger = budget = None
@@ -86,21 +86,24 @@ def _run(values):
       result['privacy_unit'] = ledger.privacy_unit
     result['ledger'] = values.ledger
     result['epsilon_of_ledger'] = float(before)
-  remarks = list(accounting.registry.remarks(accountant, delta))
-  if unknown == 'steps' and found == _MAX_STEPS:
-    remarks.insert(0, 'The search ends there: more steps would fit.')
-  elif budget is not None and known['epsilon'] > budget.epsilon:
-    remarks.insert(
-      0,
-      f'The budget of the ledger is epsilon = {budget.epsilon:g}: it would '
-      'refuse these steps.',
-    )
+  remarks = accounting.registry.remarks(accountant, delta)
+  remarks = [*_own_remarks(known, unknown, budget), *remarks]
   if remarks:
     result['remarks'] = remarks
   if values.format == 'json':
     print(json.dumps(result, indent=2, allow_nan=False))
   else:
     print(_text(result, unknown))
+
+
+def _check_one_ledger(values):
+  """Refuses several ledgers: the last would be taken, for all of them."""
+  if values['ledger'].present > 1:
+    raise UsageError(
+      'give --ledger once: the epsilon of one is not that of all. `account` '
+      'has that of several; in Python accounting.merge_ledgers makes one of '
+      'them, with a budget.'
+    )
 
 
 def _parameters(values, budget):
@@ -183,6 +186,17 @@ def _relation(values, ledger):
       f'{values.ledger}, {kept}: leave it out.'
     )
   return kept
+
+
+def _own_remarks(known, unknown, budget):
+  """Yields what is to be said of an answer, beside what its accountant says."""
+  if unknown == 'steps' and known['steps'] == _MAX_STEPS:
+    yield 'The search ends there: more steps would fit.'
+  elif budget is not None and known['epsilon'] > budget.epsilon:
+    yield (
+      f'The budget of the ledger is epsilon = {budget.epsilon:g}: it would '
+      'refuse these steps.'
+    )
 
 
 def _solve(event, unknown, epsilon, delta, accountant, ledger, values):

@@ -185,10 +185,10 @@ class Options:
 
   def help(self) -> str:
     """Returns the sections of flags as text."""
-    blocks = []
-    for title, names in self._sections:
-      blocks.append('\n'.join([f'{title}:', *map(self._flag_help, names)]))
-    return '\n\n'.join(blocks)
+    return '\n\n'.join(
+      '\n'.join([f'{title}:', *map(self._flag_help, names)])
+      for title, names in self._sections
+    )
 
   def _flag_help(self, name):
     flag = self._values[name]

@@ -219,34 +219,13 @@ def _fit_model(values, team):
   chief = team is None or team.is_chief
   if chief:
     _check_folders(values, partial)
-  from tfdpflows import accounting
-  from tfdpflows.tabular import code_store, model_directory, work_directory
-  from tfdpflows.tabular.schema import TableSchema
-
-  if chief and not values.resume:
-    model_directory.check_target(values.model_dir, values.overwrite)
-  accounting.PrivacyBudget(epsilon=values.epsilon, delta=values.delta)
-  accounting.create_accountant(values.accountant)
-  if chief and values.epsilon > _LARGEST_USUAL:
-    print(
-      f'Warning: --epsilon={values.epsilon:g} protects little: values up to '
-      f'{_LARGEST_USUAL} are usual.',
-      file=sys.stderr,
-    )
-  schema = TableSchema.from_json(values.schema)
-  if values.privacy_unit is not None:
-    schema = dataclasses.replace(schema, privacy_unit=values.privacy_unit)
-  files.check_target(values.target, schema, values.schema)
-  space = _search_space(values)
-  if space is not None:
-    _check_search(schema, values, space)
-  if values.hyperparameters is not None:
-    _check_hyperparameters(schema, values)
-  _check_marks(schema, values)
-  _check_units(schema, values)
+  schema, space = _checked(values, chief)
   if values.dry_run:
     _print_plan(schema, values)
     return
+  from tfdpflows import accounting
+  from tfdpflows.tabular import code_store, work_directory
+
   before = [work_directory.spent_by(f) for f in (partial, values.model_dir)]
   try:
     synthesizer = _fit(schema, values, partial, team, space)
@@ -280,6 +259,36 @@ def _fit_model(values, team):
     f'  tfdpflows sample --model_dir={shlex.quote(values.model_dir)} '
     f'--num_rows={synthesizer.num_examples} --output=synthetic.csv'
   )
+
+
+def _checked(values, chief):
+  """Returns schema and search space, if all can be fitted by the flags."""
+  from tfdpflows import accounting
+  from tfdpflows.tabular import model_directory
+  from tfdpflows.tabular.schema import TableSchema
+
+  if chief and not values.resume:
+    model_directory.check_target(values.model_dir, values.overwrite)
+  accounting.PrivacyBudget(epsilon=values.epsilon, delta=values.delta)
+  accounting.create_accountant(values.accountant)
+  if chief and values.epsilon > _LARGEST_USUAL:
+    print(
+      f'Warning: --epsilon={values.epsilon:g} protects little: values up to '
+      f'{_LARGEST_USUAL} are usual.',
+      file=sys.stderr,
+    )
+  schema = TableSchema.from_json(values.schema)
+  if values.privacy_unit is not None:
+    schema = dataclasses.replace(schema, privacy_unit=values.privacy_unit)
+  files.check_target(values.target, schema, values.schema)
+  space = _search_space(values)
+  if space is not None:
+    _check_search(schema, values, space)
+  if values.hyperparameters is not None:
+    _check_hyperparameters(schema, values)
+  _check_marks(schema, values)
+  _check_units(schema, values)
+  return schema, space
 
 
 def _print_plan(schema, values):

@@ -81,7 +81,6 @@ def _run(values):
       f'--output={values.output} must end in .html, which a report is.'
     )
   from tfdpflows.evaluation.report import write_report
-  from tfdpflows.tabular import row_blocks
 
   schema = files.schema_of(values.model_dir)
   if schema is not None:
@@ -89,18 +88,7 @@ def _run(values):
   synthesizer = files.load_model(values.model_dir)
   schema = synthesizer.schema
   files.check_target(values.target, schema, 'the model')
-  most = values.max_rows or _MOST_ROWS
-  # Of their own seeds, or equal tables would give equal samples.
-  source = files.source_of(values.real, schema)
-  real = row_blocks.sample_rows(source, schema, values.out_of_range, most, 0)
-  source = files.source_of(values.synthetic, schema)
-  try:
-    synthetic = row_blocks.sample_rows(source, schema, 'error', most, 1)
-  except ValueError as error:
-    # That flag is of real rows.
-    raise ValueError(
-      str(error).replace('set out_of_range to clip', 'give rows of the model')
-    ) from error
+  real, synthetic = _samples(values, schema)
   counts = {}
   if values.out_of_range == 'clip':
     counts = schema.count_clipped(real.rows)
@@ -130,6 +118,25 @@ def _run(values):
     f'Wrote {values.output}. It is computed from the real rows without noise: '
     'where they are\nprivate, so is the report.'
   )
+
+
+def _samples(values, schema):
+  """Returns samples of the real and of the synthetic rows."""
+  from tfdpflows.tabular import row_blocks
+
+  most = values.max_rows or _MOST_ROWS
+  # Of their own seeds, or equal tables would give equal samples.
+  source = files.source_of(values.real, schema)
+  real = row_blocks.sample_rows(source, schema, values.out_of_range, most, 0)
+  source = files.source_of(values.synthetic, schema)
+  try:
+    synthetic = row_blocks.sample_rows(source, schema, 'error', most, 1)
+  except ValueError as error:
+    # That flag is of real rows.
+    raise ValueError(
+      str(error).replace('set out_of_range to clip', 'give rows of the model')
+    ) from error
+  return real, synthetic
 
 
 COMMAND = Command(

@@ -116,41 +116,23 @@ def _run(values):
   reads = {'input': values.input}
   files.check_output(values.output, values.overwrite, reads)
   from tfdpflows.tabular import drafting
-  from tfdpflows.tabular.dialect import COMMAS, MISSING, CellFormat, Dialect
-  from tfdpflows.tabular.sources import Source, file_format
+  from tfdpflows.tabular.dialect import MISSING, CellFormat
 
-  dialect, source = COMMAS, Source.of(values.input)
-  texts = [p.name for p in source.parts if file_format(p.name) == 'csv']
-  if texts:
-    delimiter = values.delimiter and values.delimiter.replace('\\t', '\t')
-    dialect = Dialect.of_file(texts[0], delimiter, values.encoding)
-    source = Source.of(values.input, dialect)
+  source, dialect, is_text = _source(values)
   cells = CellFormat(
     missing_values=tuple(values.missing_values or MISSING),
     decimal_char=values.decimal_char,
     group_char=values.group_char,
     bare_number=values.bare_number,
   )
-  try:
-    table = source.to_frame()
-  except ValueError as error:
-    # There is no schema yet that could say so.
-    text = re.sub(
-      r'in the schema \("encoding": "(.*?)"\)', r'(--encoding=\1)', str(error)
-    )
-    text = re.sub(
-      r'in the schema \("dialect": {"delimiter": "(.*?)"}\)',
-      r"(--delimiter='\1')",
-      text,
-    )
-    raise UsageError(text) from error
-  if not len(table):
-    raise UsageError(str(source.no_rows()))
-  _warn_of_delimiter(list(map(str, table.columns)), values, texts)
-  numbers = [name for name in map(str, table.columns) if _is_number(name)]
+  table = _read(source)
+  names = list(map(str, table.columns))
+  if is_text and values.delimiter is not None:
+    _warn_of_delimiter(names, values.delimiter)
+  numbers = [name for name in names if _is_number(name)]
   if numbers:
     print(
-      f'Warning: {len(numbers)} of {len(table.columns)} columns have a number '
+      f'Warning: {len(numbers)} of {len(names)} columns have a number '
       f'for a name ({", ".join(numbers[:4])}). Names are public: if the file '
       'begins with\na row and not with names, add a line of names first.'
     )
@@ -175,6 +157,46 @@ def _run(values):
       'printed.'
     )
   schema.to_json(values.output, overwrite=values.overwrite)
+  _print_schema(schema, findings, dialect, values)
+
+
+def _source(values):
+  """Returns the `Source`, its `Dialect`, and whether it has text files."""
+  from tfdpflows.tabular.dialect import COMMAS, Dialect
+  from tfdpflows.tabular.sources import Source, file_format
+
+  source = Source.of(values.input)
+  texts = [p.name for p in source.parts if file_format(p.name) == 'csv']
+  if not texts:
+    return source, COMMAS, False
+  delimiter = values.delimiter and values.delimiter.replace('\\t', '\t')
+  dialect = Dialect.of_file(texts[0], delimiter, values.encoding)
+  return Source.of(values.input, dialect), dialect, True
+
+
+def _read(source):
+  """Returns the rows; errors name flags, as there is no schema yet."""
+  try:
+    table = source.to_frame()
+  except ValueError as error:
+    text = re.sub(
+      r'in the schema \("encoding": "(.*?)"\)', r'(--encoding=\1)', str(error)
+    )
+    text = re.sub(
+      r'in the schema \("dialect": {"delimiter": "(.*?)"}\)',
+      r"(--delimiter='\1')",
+      text,
+    )
+    raise UsageError(text) from error
+  if not len(table):
+    raise UsageError(str(source.no_rows()))
+  return table
+
+
+def _print_schema(schema, findings, dialect, values):
+  """Prints what was written, and what to do next."""
+  from tfdpflows.tabular.dialect import COMMAS
+
   width = max(len(_shown(name)) for name in schema.names)
   for field in schema:
     print(f'  {_shown(field.name):<{width}}  {describe_field(field)}')
@@ -202,27 +224,24 @@ def _run(values):
       'one row can decide whether a column looks like integers.'
     )
   inputs = ' '.join(f'--input={shlex.quote(path)}' for path in values.input)
+  of_units = '' if schema.privacy_unit is None else '--max_rows_per_unit=4 '
   print(
     'Then run\n'
     f'  tfdpflows fit {inputs} '
     f'--schema={shlex.quote(values.output)} --epsilon=1 --delta=1e-5 '
-    + ('--max_rows_per_unit=4 ' if schema.privacy_unit is not None else '')
-    + '--model_dir=model'
+    f'{of_units}--model_dir=model'
   )
 
 
-def _warn_of_delimiter(names, values, texts):
+def _warn_of_delimiter(names, delimiter):
   """Warns of one column whose name looks like those of several."""
-  if not texts or values.delimiter is None:
-    return
   from tfdpflows.tabular.table import likely_delimiter
 
-  delimiter = values.delimiter.replace('\\t', '\t')
-  other = likely_delimiter(names, delimiter)
+  other = likely_delimiter(names, delimiter.replace('\\t', '\t'))
   if other is not None:
     shown = other.replace('\t', '\\t')
     print(
-      f'Warning: with --delimiter={shlex.quote(values.delimiter)} the table '
+      f'Warning: with --delimiter={shlex.quote(delimiter)} the table '
       f'has one column, {names[0]!r}.\nIf these are several, pass '
       f'--delimiter={shlex.quote(shown)}.'
     )

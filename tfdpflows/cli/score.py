@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import sys
 
 from tfdpflows.cli import files
@@ -51,13 +52,12 @@ def _run(values):
   synthesizer = files.load_model(values.model_dir)
   schema, how = synthesizer.schema, values.out_of_range
   source = files.source_of(values.input, schema)
-  counts, total = {}, 0.0
+  counts, total = collections.Counter(), 0.0
 
   def tables():
     for block in row_blocks.blocks(source, schema, how):
       if how == 'clip':
-        for name, count in schema.count_clipped(block.cells).items():
-          counts[name] = counts.get(name, 0) + count
+        counts.update(schema.count_clipped(block.cells))
       yield block.validated(schema, how)
 
   def scores():

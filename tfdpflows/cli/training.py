@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 # What an event may count; not imported, as accountants take a second.
 MAX_STEPS = 10**15
 
-
 # What two neighbouring tables differ by.
 RELATIONS = {
   'add_or_remove_one': 'one row added or removed',
@@ -124,16 +123,6 @@ def answer(result: dict[str, Any]) -> str:
     f'epsilon = {shown(result["epsilon"])} at delta = {result["delta"]:g} '
     f'({result["accountant"]}, {guarantee}; rounded up)'
   )
-
-
-def check_one_ledger(values) -> None:
-  """Refuses several ledgers: the last would be taken, for all of them."""
-  if values['ledger'].present > 1:
-    raise UsageError(
-      'give --ledger once: the epsilon of one is not that of all. `account` '
-      'has that of several; in Python accounting.merge_ledgers makes one of '
-      'them, with a budget.'
-    )
 
 
 @contextlib.contextmanager

@@ -90,9 +90,12 @@ def compare(
   types = [field.type for field in schema.fields]
   schema, real, synthetic = discretization.numeric(schema, real, synthetic)
   marginals = pd.DataFrame(
-    [_marginal(real[f.name], synthetic[f.name], f) for f in schema.fields],
+    [
+      {'type': kind, **_marginal(real[f.name], synthetic[f.name], f)}
+      for kind, f in zip(types, schema.fields)
+    ],
     index=pd.Index(schema.names, name='column'),
-  ).assign(type=types)
+  )
   return Comparison(
     marginals=marginals,
     pairs=_pairs(real, synthetic, schema),
@@ -108,7 +111,6 @@ def _marginal(real, synthetic, field):
   pooled = (n * p + m * q) / (n + m)
   spread = pooled * (1 - pooled) * (1 / n + 1 / m)
   return {
-    'type': field.type,
     'total_variation': float(np.abs(p - q).sum() / 2),
     'by_chance': float(np.sqrt(2 / np.pi * spread).sum() / 2),
     'wasserstein': _wasserstein(real, synthetic, field),

@@ -21,11 +21,8 @@ def declared_values(field: Field) -> tuple:
   """
   if field.type == 'boolean':
     return (False, True)
-  if not field.enum:
-    return ()
-  if not field.is_numeric:
-    return tuple(field.enum)
-  return tuple(sorted(field.enum))
+  values = field.enum or ()
+  return tuple(sorted(values) if field.is_numeric else values)
 
 
 def declared_range(field: Field) -> tuple[float, float]:
@@ -42,9 +39,9 @@ def numbers(series: pd.Series) -> np.ndarray:
 
 
 def moderate(values: np.ndarray) -> tuple[np.ndarray, float]:
-  """Returns numbers whose sums of squares are finite, and by what they differ.
+  """Returns numbers over a scale, and the scale: sums of squares are finite.
 
-  Those whose squares are finite are returned as they are.
+  Where they are already, the scale is 1.
 
   >>> moderate(np.array([1e300, -2e300]))
   (array([ 0.5, -1. ]), 2e+300)

@@ -63,15 +63,11 @@ def marginal_figure(real: pd.Series, synthetic: pd.Series, field: Field) -> str:
   if field.is_temporal:
     scale = field.scale
     label = lambda count: scale.text(round(float(count)))
-    schema = TableSchema([field])
-    _, *columns = discretization.numeric(
-      schema, real.to_frame(field.name), synthetic.to_frame(field.name)
-    )
-    real, synthetic = (column[field.name] for column in columns)
-  field, declared = (
-    discretization.numeric_field(field),
-    discretization.declared_values(field),
-  )
+    tables = (column.to_frame(field.name) for column in (real, synthetic))
+    schema, *tables = discretization.numeric(TableSchema([field]), *tables)
+    field = schema[field.name]
+    real, synthetic = (table[field.name] for table in tables)
+  declared = discretization.declared_values(field)
   if not field.is_numeric or 0 < len(declared) <= _MAX_BARS:
     return _bars(*_category_shares(real, synthetic, field), field.name)
   columns = [discretization.finite(column) for column in (real, synthetic)]

@@ -53,10 +53,6 @@ def nearest_rows(
   schema, real, synthetic = discretization.numeric(schema, real, synthetic)
   keys = [_keys(table, schema) for table in (real, synthetic)]
   _, place, counts = np.unique(keys[0], return_inverse=True, return_counts=True)
-  equal = {
-    'synthetic_equal': float(np.isin(keys[1], keys[0]).mean()),
-    'real_equal': float((counts[place] > 1).mean()),
-  }
   rng = np.random.default_rng(seed)
   real, synthetic = (
     table.iloc[rng.permutation(len(table))[:NUM_NEAREST]]
@@ -67,7 +63,8 @@ def nearest_rows(
   return NearestRows(
     synthetic=_distances(synthetic, real, schema).min(1),
     real=others.min(1) if len(real) > 1 else np.zeros(0),
-    **equal,
+    synthetic_equal=float(np.isin(keys[1], keys[0]).mean()),
+    real_equal=float((counts[place] > 1).mean()),
   )
 
 

@@ -51,8 +51,9 @@ def rare_groups(
     codes = discretization.coded(field, real, synthetic)
     columns.append((field.name, values, codes))
   found = []
-  for group in [(c,) for c in columns] + list(
-    itertools.combinations(columns[:_MOST_COLUMNS], 2)
+  for group in itertools.chain(
+    itertools.combinations(columns, 1),
+    itertools.combinations(columns[:_MOST_COLUMNS], 2),
   ):
     sizes = [len(values) for _, values, _ in group]
     counts, others = (

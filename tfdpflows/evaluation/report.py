@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import datetime
-import decimal
 import json
 import math
 import os
@@ -17,7 +16,6 @@ import pandas as pd
 
 from tfdpflows import atomic
 from tfdpflows.accounting import PrivacyStatement
-from tfdpflows.accounting.rounding import round_up_decimals
 from tfdpflows.evaluation import figures, verdict
 from tfdpflows.evaluation import scores as model_scores
 from tfdpflows.evaluation.comparison import compare
@@ -209,15 +207,13 @@ def _claim(statement):
     return None
   if not math.isfinite(epsilon):
     return None
-  # Four digits after the point, never fewer than was spent.
-  rounded = decimal.Decimal(round_up_decimals(epsilon)).normalize()
   hint, sign = f'at δ = {delta:g}', '≤'
   if statement.get('guarantee', 'upper_bound') != 'upper_bound':
     hint += f'; {statement["guarantee"]}, not a proven bound'
     sign = '≈'
   if statement.get('seeded'):
     hint += '; seeded: not private against anyone who knows the seed'
-  return {'epsilon': f'{sign} {rounded:f}', 'hint': hint}
+  return {'epsilon': f'{sign} {verdict.rounded_up(epsilon)}', 'hint': hint}
 
 
 def _statement_text(statement):
@@ -483,13 +479,20 @@ def _mean_scores(
   halves = np.empty(len(real), int)
   halves[order] = np.arange(len(real)) % 2
   fits = {}
-  scored = []
-  for half in (0, 1):
-    given = real[halves == half], synthetic, schema, target
-    given += real[halves != half], classifiers
-    scored.append(
-      model_scores.score(*given, seed=seed, fits=fits, progress=progress)
+  first, second = (
+    model_scores.score(
+      real[halves == half],
+      synthetic,
+      schema,
+      target,
+      real_train=real[halves != half],
+      classifiers=classifiers,
+      seed=seed,
+      fits=fits,
+      progress=progress,
     )
-  mean = (scored[0] + scored[1]) / 2
-  mean.attrs.update(scored[0].attrs)
+    for half in (0, 1)
+  )
+  mean = (first + second) / 2
+  mean.attrs.update(first.attrs)
   return mean

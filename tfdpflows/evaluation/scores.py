@@ -101,8 +101,18 @@ def train_on_synthetic(
   >>> scores.round(2).to_dict('index')['decision tree']['auroc']
   1.0
   """
-  given = real_holdout, synthetic, schema, target, real_train, classifiers
-  return score(*given, max_train, max_test, seed=seed, fits={})
+  return score(
+    real_holdout,
+    synthetic,
+    schema,
+    target,
+    real_train=real_train,
+    classifiers=classifiers,
+    max_train=max_train,
+    max_test=max_test,
+    seed=seed,
+    fits={},
+  )
 
 
 def score(
@@ -370,8 +380,13 @@ def _classifier(name, seed, large=False):
     tree,
   )
 
-  few = {'max_iter': 25, 'learning_rate': 0.2, 'max_bins': 32}
-  few = {**few, 'max_leaf_nodes': 15, 'early_stopping': True}
+  few = {
+    'max_iter': 25,
+    'learning_rate': 0.2,
+    'max_bins': 32,
+    'max_leaf_nodes': 15,
+    'early_stopping': True,
+  }
   make = {
     'logistic regression': lambda: linear_model.LogisticRegression(
       max_iter=100 if large else 500

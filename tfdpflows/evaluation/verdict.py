@@ -5,6 +5,7 @@ The borders between answers are conventions of this page, written beside each.
 
 from __future__ import annotations
 
+import decimal
 import functools
 import math
 from collections.abc import Sequence
@@ -259,7 +260,7 @@ def privacy_verdict(statement: dict[str, Any] | None) -> Verdict:
     )
   delta = statement.get('delta')
   proven = statement.get('guarantee', 'upper_bound') == 'upper_bound'
-  text = f'ε {"≤" if proven else "≈"} {_up(epsilon)}'
+  text = f'ε {"≤" if proven else "≈"} {rounded_up(epsilon)}'
   has_delta = isinstance(delta, (int, float))
   if has_delta:
     text += f' at δ = {delta:g}'
@@ -365,9 +366,13 @@ def _listed(names):
   return f'{", ".join(names[:3])} and {len(names) - 3} more'
 
 
-def _up(epsilon):
-  text = round_up_decimals(epsilon)
-  return text.rstrip('0').rstrip('.') if '.' in text else text
+def rounded_up(epsilon: float) -> str:
+  """Writes epsilon with up to four digits after the point, never below it.
+
+  >>> rounded_up(1.5), rounded_up(1e20)
+  ('1.5', '100000000000000000000')
+  """
+  return f'{decimal.Decimal(round_up_decimals(epsilon)).normalize():f}'
 
 
 def _factor(epsilon):

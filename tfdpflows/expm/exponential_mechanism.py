@@ -154,12 +154,9 @@ class ExponentialMechanism(Fixed):
     eager = tf.executing_eagerly()
     if eager and not np.isfinite(parameters.numpy()).all():
       raise ValueError('The parameters are not all finite.')
-    if eager:
-      utility = self.utility(parameters)
-      if not tf.is_tensor(utility):
-        utility = tf.convert_to_tensor(np.asarray(utility), parameters.dtype)
-    else:
-      utility = self.utility(parameters)
+    utility = self.utility(parameters)
+    if eager and not tf.is_tensor(utility):
+      utility = tf.convert_to_tensor(np.asarray(utility), parameters.dtype)
     if utility.shape.rank != 1 or not utility.shape.is_compatible_with(
       parameters.shape[:1]
     ):
@@ -227,9 +224,8 @@ class ExponentialMechanism(Fixed):
       candidates[start : start + block_size]
       for start in range(0, len(candidates), block_size)
     )
-    digest = [candidates]
     settings = (ledger, method, label, randomness, resume)
-    return candidates[self._index(blocks, digest, *settings)]
+    return candidates[self._index(blocks, [candidates], *settings)]
 
   def sample_grid(
     self,
@@ -294,7 +290,7 @@ class ExponentialMechanism(Fixed):
     index = self._index(blocks, axes, *settings)
     return points(np.array([index]))[0]
 
-  def _index(self, blocks, digest, ledger, method, label, randomness, resume):
+  def _index(self, blocks, arrays, ledger, method, label, randomness, resume):
     """Charges, and draws the index of a candidate."""
     if method not in METHODS:
       raise ValueError(
@@ -325,7 +321,7 @@ class ExponentialMechanism(Fixed):
         'l2': self.l2,
         'candidates': len(log_weights),
       },
-      arrays=[*digest, log_weights],
+      arrays=[*arrays, log_weights],
       resume=resume,
     )
     rng = randomness.numpy(str(label))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Optional, Union
 
@@ -145,15 +146,11 @@ class NoProofFlowSampler:
       'base_scale': scale.tolist(),
     }
     seeds = self._randomness.numpy('flow').integers(2**31, size=layers)
-    make = (
-      (lambda seed: bijectors.Planar(size, dtype=dtype, seed=seed))
-      if units is None
-      else lambda seed: bijectors.Sylvester(
-        size, units, reflections, dtype=dtype, seed=seed
-      )
-    )
+    make = functools.partial(bijectors.Planar, size)
+    if units is not None:
+      make = functools.partial(bijectors.Sylvester, size, units, reflections)
     # From base to parameters: the direction in which a layer is explicit.
-    self._layers = [make(int(seed)) for seed in seeds]
+    self._layers = [make(dtype=dtype, seed=int(seed)) for seed in seeds]
     self._fitted = False
     self._losses = []
 

@@ -255,9 +255,28 @@ def release_bounds(
     units=units,
   )
   rng = randomness.numpy(str(label))
+  # Each of them replaces fields by those that are found.
+  _find_types(table, fields, plan.noise('type', rows), rng)
+  domains = table.domains(fields, plan.delta_of_column / rows / most)
+  _find_domains(table, fields, domains, plan, rows, rng)
+  found = _count_outside(table, fields, plan.noise('outcome', rows), rng)
+  return Bounds(
+    dataclasses.replace(
+      schema, fields=[fields.get(field.name, field) for field in schema.fields]
+    ),
+    # Not of those whose `required` alone was marked.
+    tuple(
+      column
+      for column in found
+      if column.name in domains or 'type' in plan.fields[column.name].from_data
+    ),
+  )
+
+
+def _find_types(table, fields, noise, rng):
+  """Finds the types that are marked, and reads the columns as of these."""
   types, lost = {}, {}
   for name, counts in table.kinds().items():
-    noise = plan.noise('type', rows)
     found = private_type([*counts], noise, rng, [*counts.values()])
     if not found:
       lost[name] = 'type'
@@ -267,7 +286,10 @@ def release_bounds(
     types[name] = dataclasses.replace(fields[name], required=False)
   _refuse_lost(lost)
   table.set_types(types)
-  domains = table.domains(fields, plan.delta_of_column / rows / most)
+
+
+def _find_domains(table, fields, domains, plan, rows, rng):
+  """Finds the ranges and categories that are marked, by two looks."""
   # At all columns evenly, and then by need.
   weights = {name: _DOMAIN_WEIGHTS[d.kind] for name, d in domains.items()}
   whole = plan.shares['domain']
@@ -285,6 +307,7 @@ def release_bounds(
       plan.noise(sum(left.values()), rows),
       rng,
     )
+  lost = {}
   for name, domain in domains.items():
     changes = domain.constraints()
     if changes is None:
@@ -295,7 +318,10 @@ def release_bounds(
     marks = set(field.from_data) & {'required'}
     fields[name] = dataclasses.replace(field, from_data=marks, **changes)
   _refuse_lost(lost)
-  noise = plan.noise('outcome', rows)
+
+
+def _count_outside(table, fields, noise, rng):
+  """Returns the `ColumnBounds` of fields; finds whether they are required."""
   outcomes = {
     name: noise.add(counts, rng)
     for name, counts in table.outcomes(fields).items()
@@ -305,19 +331,14 @@ def release_bounds(
   two = Noise(math.sqrt(2) * noise.scale, noise.gaussian)
   columns = []
   for name, (missing, outside, _) in outcomes.items():
-    field = fields[name]
-    if name in domains or 'type' in plan.fields[name].from_data:
-      columns.append(ColumnBounds(name, float(outside), noise.std, total))
-    if 'required' in field.from_data:
+    columns.append(ColumnBounds(name, float(outside), noise.std, total))
+    if 'required' in fields[name].from_data:
       most_missing = missing + outside + two.quantile(0.1)
       required = bool(most_missing <= _MISSING * total)
-      fields[name] = dataclasses.replace(field, required=required, from_data=())
-  return Bounds(
-    dataclasses.replace(
-      schema, fields=[fields.get(field.name, field) for field in schema.fields]
-    ),
-    tuple(columns),
-  )
+      fields[name] = dataclasses.replace(
+        fields[name], required=required, from_data=()
+      )
+  return columns
 
 
 class _Table:

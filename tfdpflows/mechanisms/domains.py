@@ -247,7 +247,7 @@ def _further(counts, end, noise, total):
   near, few, moved = noise.quantile(_NEAR_ALARM), _TAIL * total, True
   while moved:
     ahead = np.cumsum(counts[end : end + _NEAR])
-    # Nor is less followed than is given up in the end.
+    # Nor are bins followed that hold less than is given up in the end.
     least = np.maximum(near * np.sqrt(np.arange(len(ahead)) + 1), few)
     moved = _last(ahead > least)
     end += moved
@@ -289,7 +289,7 @@ class Categories:
   A row has one category (Korolova et al., 2009). If others have it too, it
   changes one noisy count by 1. If the row is the only one, it passes what the
   noise exceeds with probability `delta`, and 1 more, with probability `delta`
-  at most in each of `looks`; but for that, its count is as good as absent.
+  at most in each look; but for that, its count is as good as absent.
   Replacing a row changes two categories, whose noise is independent, and either
   may be shown. Where a unit of k rows, whose weights add up to 1, is added or
   removed, it is the only one in k categories at most, of which any is shown
@@ -324,16 +324,16 @@ class Categories:
 
   def measure(self, noise: Noise, rng: np.random.Generator) -> None:
     """Counts all rows with noise."""
-    self._noisy = noise.add(self._counts(self._weights), rng)
+    self._noisy = noise.add(self._counts(), rng)
     self._scales = np.full(self._noisy.shape, noise.scale)
 
-  def _counts(self, weights):
-    return np.bincount(self._places, weights, len(self._names) + 1)
+  def _counts(self):
+    return np.bincount(self._places, self._weights, len(self._names) + 1)
 
   def counted(self) -> dict[tuple[str, Any], float]:
     """Returns what the rows of each category count, by `_key` of it."""
     keys = [*self._known, _key(None)]
-    return dict(zip(keys, self._counts(self._weights)))
+    return dict(zip(keys, self._counts()))
 
   def no_counts(self) -> np.ndarray:
     """Returns a zero for each category, and for what is missing."""

@@ -92,8 +92,7 @@ def from_exact_counts(
       raise ValueError(
         f'Two arrays of counts are named {str(name)!r}; rename one.'
       )
-    some = as_floats(some, f'counts[{name!r}]')
-    arrays[str(name)] = some
+    arrays[str(name)] = as_floats(some, f'counts[{name!r}]')
   if l2_sensitivity is None:
     if ledger.privacy_unit is not None:
       raise ValueError(
@@ -109,6 +108,7 @@ def from_exact_counts(
       f'{l2_sensitivity:g}; their product, the noise, must be from 1e-100 to '
       '1e100: count in another unit.'
     )
+  largest = _MOST_DIGITS * l2_sensitivity
   for name, some in arrays.items():
     # NaN and infinity would pass any noise; they tell of a failed query.
     if not np.isfinite(some).all():
@@ -117,7 +117,6 @@ def from_exact_counts(
         'with 0 where no row is.'
       )
     # Beyond, float64 rounds what a row adds. An error would tell of a count.
-    largest = _MOST_DIGITS * l2_sensitivity
     arrays[name] = np.clip(some, -largest, largest)
   if not arrays:
     return {}

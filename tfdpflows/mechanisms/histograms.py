@@ -37,8 +37,8 @@ _DEEPER = 0.25
 # times `max_bins` cells.
 _CELLS_PER_BIN = 4
 # A bin is refined if its noisy count is at least this many standard deviations,
-# and this share of all rows: of 256 bins that are kept none is much lighter,
-# and of a billion rows all bins stand out of the noise, a million of them.
+# and this share of all rows: none of the 256 bins that are kept in the end is
+# much lighter, and of a billion rows a million bins stand out of the noise.
 _HEAVY = 4.0
 _LEAST_SHARE = 1e-4
 _MAX_SIZE = 256
@@ -91,10 +91,8 @@ def noise_stds(
     ]
     for column in columns
   ]
-  total = sum(map(sum, weights))
-  scale = check_positive('noise_multiplier', noise_multiplier) * math.sqrt(
-    total
-  )
+  scale = check_positive('noise_multiplier', noise_multiplier)
+  scale *= math.sqrt(sum(map(sum, weights)))
   return [tuple(scale / math.sqrt(w) for w in row) for row in weights]
 
 
@@ -169,8 +167,13 @@ def noisy_histograms(
       'levels': levels,
       'columns': [
         [
-          *(c.name, c.size, c.cell, bool(c.missing), bool(c.ordered)),
-          *(c.resolution, *map(list, _likely(c))),
+          c.name,
+          c.size,
+          c.cell,
+          bool(c.missing),
+          bool(c.ordered),
+          c.resolution,
+          *map(list, _likely(c)),
         ]
         for c in columns
       ],
@@ -326,8 +329,8 @@ def _weights_below(x, edges, columns, units):
       else:
         values = _counted(block[:, i].astype(np.float64), columns[i])
         if weights is None:
-          # Among many edges places of neighbours are found several times as
-          # fast, and it does not matter whose they are.
+          # Of sorted values places among many edges are found several times as
+          # fast, and without weights the order of rows does not matter.
           values = np.sort(values)
         place = np.searchsorted(edge, values, side='right')
       if len(edge) < len(block):

@@ -285,21 +285,8 @@ def select_marginal(
       f'{len(groups)} groups.'
     )
   expected = [np.asarray(e, np.float64) for e in expected]
-  flat = np.concatenate([e.ravel() for e in expected])
   for group, e in zip(groups, expected):
-    shape = tuple([sizes[j] for j in group])
-    # In larger numbers a row is lost.
-    if noise_std * math.prod(shape) > MOST_EXPECTED:
-      raise ValueError(
-        f'noise_std is {noise_std:g}; times the {math.prod(shape):,} cells of '
-        f'columns {group} it must be {MOST_EXPECTED:g} at most.'
-      )
-    # NaN is no number up to that either.
-    if e.shape != shape or not np.abs(e).sum() <= MOST_EXPECTED:
-      raise ValueError(
-        f'The expected counts of columns {group} have shape {e.shape}; they '
-        f'must be of shape {shape}, and {MOST_EXPECTED:g} in all at most.'
-      )
+    _check_expected(e, group, sizes, noise_std)
   randomness = charge_release(
     ledger,
     event,
@@ -315,7 +302,7 @@ def select_marginal(
     arrays=[
       rows.fingerprint(randomness),
       weights,
-      flat,
+      np.concatenate([e.ravel() for e in expected]),
     ],
     resume=resume,
     units=units,
@@ -329,6 +316,22 @@ def select_marginal(
   ]
   scale = epsilon / (2 * differing_rows(ledger.neighboring_relation))
   return drawn_by_weight(scale * utilities, randomness.numpy(str(label)))
+
+
+def _check_expected(expected, group, sizes, noise_std):
+  """Refuses counts of another shape, and numbers in which a row is lost."""
+  shape = tuple(sizes[j] for j in group)
+  if noise_std * math.prod(shape) > MOST_EXPECTED:
+    raise ValueError(
+      f'noise_std is {noise_std:g}; times the {math.prod(shape):,} cells of '
+      f'columns {group} it must be {MOST_EXPECTED:g} at most.'
+    )
+  # NaN is no number up to that either.
+  if expected.shape != shape or not np.abs(expected).sum() <= MOST_EXPECTED:
+    raise ValueError(
+      f'The expected counts of columns {group} have shape {expected.shape}; '
+      f'they must be of shape {shape}, and {MOST_EXPECTED:g} in all at most.'
+    )
 
 
 def as_binned(

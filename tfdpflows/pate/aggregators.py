@@ -681,6 +681,10 @@ class SparseVector(Aggregator):
     if threshold_share is None:
       threshold_share = 1 / (1 + (2 * self.max_positives) ** (2 / 3))
     self.threshold_share = check_fraction('threshold_share', threshold_share)
+    # Both parts are what the noise is for, and their sum is charged.
+    first = self.epsilon * self.threshold_share
+    self._parts = first, self.epsilon - first
+    self._scale = 2 * self.max_positives / self._parts[1]
     self._num_positives = 0
     self._rng = None
     by_chance = 0.5 * math.exp(-self.threshold / self._scale)
@@ -697,12 +701,6 @@ class SparseVector(Aggregator):
       )
 
   @property
-  def _scale(self):
-    """The scale of the noise on the votes of a query."""
-    second = self.epsilon - self.epsilon * self.threshold_share
-    return 2 * self.max_positives / second
-
-  @property
   def num_positives(self) -> int:
     """How many positive answers were given."""
     return self._num_positives
@@ -711,12 +709,9 @@ class SparseVector(Aggregator):
     left = self.max_positives - self._num_positives
     if not left:
       raise self._used_up(f'{self.max_positives} positive answers')
-    # Both parts are what the noise below is for, and their sum is charged.
-    first = self.epsilon * self.threshold_share
-    second = self.epsilon - first
     if self._rng is None:
-      self._rng = self._charged(SparseVectorDpEvent(first, second), [], 1)
-      noise = self._rng.laplace(scale=1 / first)
+      self._rng = self._charged(SparseVectorDpEvent(*self._parts), [], 1)
+      noise = self._rng.laplace(scale=1 / self._parts[0])
       self._noisy_threshold = self.threshold + noise
     found = np.full(len(votes), NO_ANSWER, np.int64)
     counts = votes[:, self.positive_class]

@@ -92,14 +92,13 @@ class QueryPlan:
       ValueError: for another number of teachers or classes than planned, or a
         ledger with another neighboring relation.
     """
-    planned, other = self.neighboring_relation, ledger.neighboring_relation
-    if planned != other:
+    own, other = self.neighboring_relation, ledger.neighboring_relation
+    if own != other:
       raise ValueError(
-        f'The plan is for {planned.name}, and the ledger has {other.name}, '
+        f'The plan is for {own.name}, and the ledger has {other.name}, '
         'under which the same noise may cost more: give plan_queries '
         'neighboring_relation=ledger.neighboring_relation.'
       )
-    kwargs = {'ledger': ledger, **kwargs}
     kind, parameters = GNMax, (self.sigma,)
     if self.threshold is not None:
       kind = ConfidentGNMax
@@ -111,14 +110,14 @@ class QueryPlan:
       )
     sizes = {'num_teachers': self.num_teachers, 'num_classes': self.num_classes}
     if teachers is None:
-      return kind(*parameters, **sizes, **kwargs)
+      return kind(*parameters, **sizes, ledger=ledger, **kwargs)
     for name, planned in sizes.items():
       if getattr(teachers, name) != planned:
         raise ValueError(
           f'The plan is for {name} {planned}, and the ensemble has '
           f'{getattr(teachers, name)}.'
         )
-    return teachers.aggregator(kind, *parameters, **kwargs)
+    return teachers.aggregator(kind, *parameters, ledger=ledger, **kwargs)
 
 
 def plan_queries(
@@ -190,13 +189,11 @@ def plan_queries(
         f'max_answers is {max_answers}; there are {num_queries} queries.'
       )
   answers = num_queries if max_answers is None else max_answers
+  # Event, count, and standard deviation over a common noise.
   parts = [(GNMaxDpEvent, answers, math.sqrt(2 * answers))]
   if max_answers is not None:
     ratio = math.sqrt((1 - check_share) / check_share * num_queries)
-    parts = [
-      (GNMaxDpEvent, answers, math.sqrt(2 * answers)),
-      (VoteThresholdDpEvent, num_queries, ratio),
-    ]
+    parts.append((VoteThresholdDpEvent, num_queries, ratio))
 
   def make_event(noise):
     return ComposedDpEvent(
@@ -223,17 +220,19 @@ def plan_queries(
     above = (agreement * num_teachers - threshold) / sigma_threshold
     answered = float(special.ndtr(above))
   return QueryPlan(
-    num_teachers,
-    num_classes,
-    num_queries,
-    answers,
-    sigmas[0],
-    threshold,
-    sigma_threshold,
-    answered,
-    _probability_wrong(agreement, num_classes, num_teachers / sigmas[0]),
-    make_event(noise),
-    neighboring_relation,
+    num_teachers=num_teachers,
+    num_classes=num_classes,
+    num_queries=num_queries,
+    max_answers=answers,
+    sigma=sigmas[0],
+    threshold=threshold,
+    sigma_threshold=sigma_threshold,
+    probability_answered=answered,
+    probability_wrong=_probability_wrong(
+      agreement, num_classes, num_teachers / sigmas[0]
+    ),
+    event=make_event(noise),
+    neighboring_relation=neighboring_relation,
   )
 
 

@@ -437,9 +437,8 @@ class _Table:
       )
     self._teachers = num_teachers
     self._order = float(order)
-    places = np.arange(num_teachers + 1)
-    self._check, self._passed = np.zeros(len(places)), np.ones(len(places))
-    if threshold is not None:
+    self._has_check = threshold is not None
+    if self._has_check:
       sigma_threshold = check_positive('sigma_threshold', sigma_threshold)
       if not math.isfinite(threshold):
         raise ValueError(f'threshold is {threshold}; it must be finite.')
@@ -447,7 +446,7 @@ class _Table:
     answer = self._order * (1 / self._sigma) * (1 / self._sigma)
     check = (abs(threshold or 0) + num_teachers) / (sigma_threshold or 1)
     if max(answer, check) > _LARGEST or (
-      threshold is not None and (self._order - 1) * answer > _LARGEST_EXPONENT
+      self._has_check and (self._order - 1) * answer > _LARGEST_EXPONENT
     ):
       raise ValueError(
         f'With the noise {self._sigma:g}, the order {self._order:g} and the '
@@ -460,12 +459,13 @@ class _Table:
         'to be computed: take less noise.'
       )
     self.largest = answer
-    if threshold is not None:
+    counts = np.arange(num_teachers + 1)
+    self._check, self._passed = np.zeros(len(counts)), np.ones(len(counts))
+    if self._has_check:
       self.largest += self._order / 2 * (1 / sigma_threshold) ** 2
       self._check, self._passed = _checks(
-        (places - threshold) / sigma_threshold, self._order
+        (counts - threshold) / sigma_threshold, self._order
       )
-    self._has_check = threshold is not None
     self._answers: dict[int, np.ndarray] = {}
 
   def cost(self, votes: np.ndarray, beta: float) -> VoteCost:

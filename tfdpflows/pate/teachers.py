@@ -214,24 +214,14 @@ class TeacherEnsemble(Fixed):
       arrays = [part for part in (x, y, shards) if part is not None]
       store.begin(self._settings(), arrays)
     teachers: list = [None] * self.num_teachers
-    left = range(self.num_teachers)
     if store is not None:
-      for t in left:
-        teachers[t] = load(folder, t)
-      left = [t for t in left if teachers[t] is None]
-    order = np.argsort(shards, kind='stable')
-    sizes = np.bincount(shards, minlength=self.num_teachers)
-    ends = np.cumsum(sizes)
-
-    def tasks():
-      for t in left:
-        rows = order[ends[t] - sizes[t] : ends[t]]
-        yield t, x[rows], None if y is None else y[rows], self._seed(t)
-
+      teachers = [load(folder, t) for t in range(self.num_teachers)]
+    left = [t for t, teacher in enumerate(teachers) if teacher is None]
+    tasks = self._tasks(left, shards, x, y)
     shown = bar('teacher', self.num_teachers, progress)
     shown.update(self.num_teachers - len(left))
     try:
-      for t, teacher in self._each('_train', tasks(), num_processes):
+      for t, teacher in self._each('_train', tasks, num_processes):
         teachers[t] = teacher
         if store is not None:
           store.save(t, teacher)
@@ -368,13 +358,13 @@ class TeacherEnsemble(Fixed):
 
   def _each(self, name, tasks, num_processes=1):
     """Yields what a method returns for each task, maybe of other processes."""
-    check_integer('num_processes', num_processes)
+    num_processes = check_integer('num_processes', num_processes)
     if num_processes == 1 and not self._is_keras:
       return map(getattr(self, name), tasks)
     # No more than is needed there.
     bare = copy.copy(self)
     bare._teachers = bare._private_rows = bare._randomness = None
-    return processes.each(getattr(bare, name), tasks, int(num_processes))
+    return processes.each(getattr(bare, name), tasks, num_processes)
 
   def _predictions(self, task):
     """Returns the class that each teacher votes for, int32 `[t, queries]`."""
@@ -493,6 +483,14 @@ class TeacherEnsemble(Fixed):
   def _seed(self, t):
     return int.from_bytes(self._randomness.key('teacher', t)[:4], 'big')
 
+  def _tasks(self, numbers, shards, x, y):
+    """Yields what `_train` takes, for each of these teachers."""
+    ends = np.cumsum(np.bincount(shards, minlength=self.num_teachers))
+    shards = np.split(np.argsort(shards, kind='stable'), ends[:-1])
+    for t in numbers:
+      rows = shards[t]
+      yield t, x[rows], None if y is None else y[rows], self._seed(t)
+
   def _train(self, task):
     """Trains one teacher; never fails for what is in the rows."""
     t, x, y, seed = task
@@ -536,12 +534,10 @@ class TeacherEnsemble(Fixed):
     rng = np.random.default_rng(0)
     n = _TRIAL_ROWS * self.num_classes
     made = rng.normal(size=[n, *x.shape[1:]])
-    return [
-      np.abs(made).round().astype(x.dtype)
-      if x.dtype.kind != 'f'
-      else made.astype(x.dtype),
-      None if y is None else np.arange(n) % self.num_classes,
-    ]
+    if x.dtype.kind != 'f':
+      made = np.abs(made).round()
+    labels = None if y is None else np.arange(n) % self.num_classes
+    return [made.astype(x.dtype), labels]
 
   def _try_two(self, rows):
     """Trains two teachers on made-up rows, where all may be seen."""
