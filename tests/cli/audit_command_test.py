@@ -35,6 +35,7 @@ def test_writes_a_page_and_json(ledger, tmp_path, capsys):
   [
     ([], 'Give one of --ledger=FILE and --model_dir=FOLDER'),
     (['--ledger={ledger}', '--model_dir=m'], 'Give one of --ledger'),
+    (['--ledger={ledger}', '--ledger={ledger}'], 'give --ledger once'),
     (['--ledger={ledger}', '--data=x.csv'], '--data is for a --model_dir'),
     (['--ledger={ledger}', '--row=1'], '--row is a row of --data'),
     (['--ledger={ledger}', '--confidence=1'], '--confidence=1 must be'),
