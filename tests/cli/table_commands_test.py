@@ -645,7 +645,7 @@ def test_report(folder, capsys):
     '--synthetic=people.csv',
     '--output=report.html',
   ]
-  _refused([*argv, '--target=wage'], 'it has age, income, sex', capsys)
+  _refused([*argv, '--target=wage'], "it has 'age', 'income', 'sex'", capsys)
   # Synthetic rows are those of the model; real ones are compared as they are.
   (folder / 'other.csv').write_text(
     'age,income,sex\n' + '130,3.5,x\n30,1e6,f\n40,none,m\n' * 2

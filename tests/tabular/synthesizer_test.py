@@ -28,8 +28,9 @@ def people():
 def fitted(people):
   # By the accountant that is the default.
   budget = {**people.budget, 'accountant': 'pld'}
+  # With this seed age and income are found to be nearly functions of each other.
   synthesizer = TabularSynthesizer(
-    people.schema, **budget, seed=1, **people.tiny
+    people.schema, **budget, seed=3, **people.tiny
   )
   with small_table.short():
     return synthesizer.fit(people.table, progress=False)
