@@ -28,7 +28,8 @@ def people():
 def fitted(people):
   # By the accountant that is the default.
   budget = {**people.budget, 'accountant': 'pld'}
-  # With this seed age and income are found to be nearly functions of each other.
+  # With this seed age and income are found to be nearly a function of each
+  # other.
   synthesizer = TabularSynthesizer(
     people.schema, **budget, seed=3, **people.tiny
   )
