@@ -119,8 +119,7 @@ def _check(values):
   """Refuses flags that do not fit together, before anything is imported."""
   if (values.ledger is None) == (values.model_dir is None):
     raise UsageError('Give one of --ledger=FILE and --model_dir=FOLDER.')
-  if values['ledger'].present > 1:
-    raise UsageError('give --ledger once: each ledger has an audit of its own.')
+  training.check_one_ledger(values, 'each ledger has an audit of its own.')
   if values.data is not None and values.model_dir is None:
     raise UsageError(
       '--data is for a --model_dir, whose fit is made again: leave it out.'

@@ -40,7 +40,11 @@ def _define(options):
 
 
 def _run(values):
-  _check_one_ledger(values)
+  training.check_one_ledger(
+    values,
+    'the epsilon of one is not that of all. `account` has that of several; in '
+    'Python accounting.merge_ledgers makes one of them, with a budget.',
+  )
   from tfdpflows import accounting
 
   ledger = budget = None
@@ -94,16 +98,6 @@ def _run(values):
     print(json.dumps(result, indent=2, allow_nan=False))
   else:
     print(_text(result, unknown))
-
-
-def _check_one_ledger(values):
-  """Refuses several ledgers: the last would be taken, for all of them."""
-  if values['ledger'].present > 1:
-    raise UsageError(
-      'give --ledger once: the epsilon of one is not that of all. `account` '
-      'has that of several; in Python accounting.merge_ledgers makes one of '
-      'them, with a budget.'
-    )
 
 
 def _parameters(values, budget):

@@ -10,6 +10,7 @@ from tfdpflows.cli.command import Options, UsageError
 
 if TYPE_CHECKING:
   import dp_accounting
+  from absl import flags
 
   from tfdpflows.accounting import PrivacyLedger
 
@@ -123,6 +124,12 @@ def answer(result: dict[str, Any]) -> str:
     f'epsilon = {shown(result["epsilon"])} at delta = {result["delta"]:g} '
     f'({result["accountant"]}, {guarantee}; rounded up)'
   )
+
+
+def check_one_ledger(values: flags.FlagValues, why: str) -> None:
+  """Refuses several ledgers: the last would be taken, for all of them."""
+  if values['ledger'].present > 1:
+    raise UsageError(f'give --ledger once: {why}')
 
 
 @contextlib.contextmanager

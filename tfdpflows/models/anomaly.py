@@ -364,22 +364,17 @@ class AnomalyDetector:
       raise ValueError(f'x has shape {rows.shape}; it must be [n, {size}].')
     return rows
 
-  def _scores(self, rows):
+  def _scores(self, rows, size=_CHUNK):
     scores = [
-      _scores_of(self._log_prob(rows[start : start + _CHUNK])).numpy()
-      for start in range(0, len(rows), _CHUNK)
+      _scores_of(self._log_prob(rows[start : start + size])).numpy()
+      for start in range(0, len(rows), size)
     ]
     return np.concatenate([np.zeros(0), *scores])
 
   def _scores_apart(self, rows):
     """Returns `_scores`, each a function of its row alone: `_check_places`."""
-    scores = []
-    for start in range(0, len(rows), _PLACES):
-      part = rows[start : start + _PLACES]
-      padding = self._made_up(_PLACES - len(part))
-      found = self._scores(np.concatenate([part, padding]))
-      scores.append(found[: len(part)])
-    return np.concatenate([np.zeros(0), *scores])
+    padding = self._made_up(-len(rows) % _PLACES)
+    return self._scores(np.concatenate([rows, padding]), _PLACES)[: len(rows)]
 
 
 def _scores_of(log_prob):

@@ -289,7 +289,7 @@ class Estimate:
     for group, measured in self._measured.items():
       if j in group:
         p = measured.probabilities
-        column = p.sum(tuple(i for i, other in enumerate(group) if other != j))
+        column = p.sum(_other_axes(p, group.index(j)))
         std = measured.std * math.sqrt(p.size / column.size)
         # Divided by their sum, which may be near 0 or less, they would be off
         # by much more than that.
@@ -504,8 +504,7 @@ def _correlations(measured, expected):
   total = expected.sum()
   ranks = []
   for axis in range(expected.ndim):
-    p = expected.sum(tuple(i for i in range(expected.ndim) if i != axis))
-    p = p / total
+    p = expected.sum(_other_axes(expected, axis)) / total
     rank = np.cumsum(p) - p / 2
     rank = rank - p @ rank
     spread = math.sqrt(p @ rank**2)
@@ -530,9 +529,9 @@ def _with_means(probabilities, functions, wanted):
 
   They are the nearest ones in relative entropy, but for the ridge.
   """
-  axes = range(probabilities.ndim)
   columns = [
-    probabilities.sum(tuple(i for i in axes if i != axis)) for axis in axes
+    probabilities.sum(_other_axes(probabilities, axis))
+    for axis in range(probabilities.ndim)
   ]
   found = probabilities
   for _ in range(_PASSES):
@@ -626,10 +625,14 @@ def with_columns(
   found = np.maximum(probabilities, _TINY)
   for _ in range(_PASSES):
     for axis, wanted in enumerate(columns):
-      rest = tuple(i for i in range(found.ndim) if i != axis)
+      rest = _other_axes(found, axis)
       ratio = np.asarray(wanted) / found.sum(rest)
       found = found * np.expand_dims(ratio, rest)
   return found / found.sum()
+
+
+def _other_axes(array, axis):
+  return tuple(i for i in range(array.ndim) if i != axis)
 
 
 def learn_rows(
