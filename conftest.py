@@ -6,9 +6,11 @@ import importlib
 import itertools
 import os
 import pathlib
+import random
 import sys
 import typing
 
+import numpy as np
 import pytest
 
 # Tests whose subject is not the proof that examples are independent: models
@@ -105,6 +107,33 @@ def _forget_models():
   # It takes as long as many a file does.
   if next(_files) % 8 == 0:
     gc.collect()
+
+
+def _seed():
+  """Seeds what a test did not, so that it fails each time or never.
+
+  Keras draws the seeds of initial weights from Python's generator, unless a
+  test before has called `set_random_seed`, as which process has which file
+  changes. Noise and rows of private models come from generators of their own.
+  """
+  random.seed(0)
+  np.random.seed(0)
+  for name in ('tf_keras.src.backend', 'keras.src.backend'):
+    generators = getattr(sys.modules.get(name), '_SEED_GENERATOR', None)
+    if generators is not None:
+      generators.generator = None
+  if 'tensorflow' in sys.modules:
+    sys.modules['tensorflow'].random.set_seed(None)
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _seeded_module():
+  _seed()
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+  _seed()
 
 
 @pytest.fixture(scope='module')
