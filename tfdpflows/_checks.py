@@ -10,7 +10,7 @@ from typing import Any
 # Squares and sums of numbers in between neither underflow nor overflow in
 # float32, also for the share that a layer of a million parameters has.
 FLOAT32_RANGE = 1e-9, 1e9
-IN_FLOAT32_RANGE = 'must be from 1e-9 to 1e9'
+IN_FLOAT32_RANGE = 'must be a number from 1e-9 to 1e9'
 
 
 def check_number(name: str, value: Any) -> None:

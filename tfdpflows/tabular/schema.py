@@ -668,7 +668,8 @@ def _other_delimiter(names, expected):
         )
       return (
         ' If cells are separated by that, add "dialect": {"delimiter": '
-        f'{json.dumps(delimiter)}}} to the schema.'
+        f'{json.dumps(delimiter)}}} to the schema before a fit; for a model '
+        f'that is fitted, separate them by {expected!r}.'
       )
   return ''
 
