@@ -79,7 +79,7 @@ def test_speed():
       again = dp_accounting.ComposedDpEvent(
         [event, dp_accounting.GaussianDpEvent(100.0 + step)]
       )
-      start = time.perf_counter()
+      start = time.process_time()
       accounting.compute_epsilon(again, 1e-5, name)
-      best = min(best, time.perf_counter() - start)
+      best = min(best, time.process_time() - start)
     assert best < limit

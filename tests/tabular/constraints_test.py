@@ -314,11 +314,11 @@ def test_a_long_list_of_combinations_takes_seconds():
     Field('b', 'string', enum=tuple(f'{i}' for i in range(500))),
   ]
   rows = [(i, f'{i % 500}') for i in range(65536)]
-  start = time.monotonic()
+  start = time.process_time()
   schema = TableSchema(fields, constraints=[FixedCombinations('ab', rows)])
   table = pd.DataFrame({'a': [1, 65535, 7], 'b': ['1', '35', '8']})
   found = schema.validate(table, 'clip')
-  assert time.monotonic() - start < 5
+  assert time.process_time() - start < 5
   assert found['b'].tolist() == ['1', '35', '7']
 
 

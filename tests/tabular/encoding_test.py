@@ -130,10 +130,10 @@ def test_decoding_is_fast_enough():
   ] + [Field(f'n{i}', 'integer', minimum=0, maximum=90) for i in range(6)]
   encoder = TableEncoder(TableSchema(fields))
   x = rng.random((100_000, 15)).astype(np.float32) * 8
-  start = time.perf_counter()
+  start = time.process_time()
   encoder.decode(x)
   # 300,000 rows per second are wanted, a third is asked of a busy machine.
-  assert time.perf_counter() - start < 1.0
+  assert time.process_time() - start < 1.0
 
 
 def test_no_tensorflow_is_imported():

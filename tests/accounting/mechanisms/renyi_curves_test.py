@@ -566,9 +566,9 @@ def test_a_cold_price_is_fast():
       0.01, dp_accounting.GaussianDpEvent(1.0 + 1e-7 * (i + 3))
     )
     made = rdp.RDPAccountant().compose(step, 10**4)
-    start = time.perf_counter()
+    start = time.process_time()
     made.get_epsilon(1e-5)
-    best = min(best, time.perf_counter() - start)
+    best = min(best, time.process_time() - start)
   assert best < 0.1
 
 
