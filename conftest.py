@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import hashlib
 import importlib
 import itertools
 import os
@@ -109,12 +110,24 @@ def _forget_models():
     gc.collect()
 
 
-def _seed():
-  """Seeds what a test did not, so that it fails each time or never.
+def _entropy(name):
+  """What stands for `os.urandom`: other bytes at each call, also in a fork."""
+  drawn, process = itertools.count(), os.getpid()
 
-  Keras draws the seeds of initial weights from Python's generator, unless a
-  test before has called `set_random_seed`, as which process has which file
-  changes. Noise and rows of private models come from generators of their own.
+  def urandom(size):
+    place = (name, next(drawn), *{os.getpid()} - {process})
+    return hashlib.shake_256(repr(place).encode()).digest(size)
+
+  return urandom
+
+
+def _seed(request):
+  """Makes what a test did not seed the same each time.
+
+  So a test fails each time or never, and statistics of noise are no lottery;
+  `make test-full` draws noise anew. Keras takes the seeds of initial weights
+  from Python's generator, unless a test before has called `set_random_seed`:
+  which one that was changes with what each process is given.
   """
   random.seed(0)
   np.random.seed(0)
@@ -124,16 +137,18 @@ def _seed():
       generators.generator = None
   if 'tensorflow' in sys.modules:
     sys.modules['tensorflow'].random.set_seed(None)
+  if request.config.option.markexpr != 'full':
+    os.urandom = _entropy(request.node.nodeid)
 
 
 @pytest.fixture(autouse=True, scope='module')
-def _seeded_module():
-  _seed()
+def _seeded_module(request):
+  _seed(request)
 
 
 @pytest.fixture(autouse=True)
-def _seeded():
-  _seed()
+def _seeded(request):
+  _seed(request)
 
 
 @pytest.fixture(scope='module')
