@@ -123,8 +123,9 @@ class LedgerAudit:
   def __str__(self) -> str:
     lines = [
       f'Claim: epsilon <= {round_up(self.epsilon_claimed)} at delta '
-      f'{delta_text(self.delta)}{registry.caveat(self.accountant)}. Attack: epsilon >= '
-      f'{round_down(self.epsilon_lower)} (confidence {self.confidence:g}).'
+      f'{delta_text(self.delta)}{registry.caveat(self.accountant)}. '
+      f'Attack: epsilon >= {round_down(self.epsilon_lower)} '
+      f'(confidence {self.confidence:g}).'
     ]
     if self.refuted:
       lines.append('THE ATTACK REFUTES THE CLAIM.')

@@ -68,8 +68,8 @@ class MechanismAudit:
       verdict += ', and no attack could with so few runs'
     return (
       f'Claim: epsilon <= {round_up(self.epsilon_claimed)} at delta '
-      f'{delta_text(self.delta)}{registry.caveat(self.accountant)}: {verdict}. Attack: '
-      'epsilon >= '
+      f'{delta_text(self.delta)}{registry.caveat(self.accountant)}: '
+      f'{verdict}. Attack: epsilon >= '
       f'{round_down(self.epsilon_lower)}, mu >= {round_down(self.mu_lower)} '
       f'(confidence {self.rates.confidence:g}, {self.num_runs:,} runs on each '
       'table).'

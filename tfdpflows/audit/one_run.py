@@ -206,8 +206,8 @@ class OneRunBounds:
         verdict += ', and no guesses could of so few canaries'
       claim = (
         f'Claim: epsilon <= {round_up(self.epsilon_claimed)} at delta '
-        f'{delta_text(self.delta)}{registry.caveat(self.accountant)}: {verdict} '
-        f'(p-value {self.p_value:.2g}).'
+        f'{delta_text(self.delta)}{registry.caveat(self.accountant)}: '
+        f'{verdict} (p-value {self.p_value:.2g}).'
       )
     m = self.guesses[0].num_canaries
     return (

@@ -89,8 +89,8 @@ class FitPlan:
     by = registry.caveat(self.accountant) or f' ({self.accountant})'
     lines = textwrap.wrap(
       f'A fit of {self.num_examples:,} {what} within epsilon '
-      f'{self.budget.epsilon:g} at delta {delta_text(self.budget.delta)}{by} would '
-      'charge',
+      f'{self.budget.epsilon:g} at delta {delta_text(self.budget.delta)}{by} '
+      'would charge',
       88,
     )
     for name, event in self.charges:
