@@ -173,5 +173,6 @@ def add_one(shown: tqdm.tqdm | Lines, ledger: PrivacyLedger) -> None:
   """Advances the bar by one, and shows the epsilon of the ledger."""
   if not shown.disable:
     epsilon = round_up(ledger.epsilon(), 3)
-    shown.set_postfix_str(f'epsilon {epsilon}', refresh=False)
+    text = f'epsilon {epsilon}{registry.caveat(ledger.accountant)}'
+    shown.set_postfix_str(text, refresh=False)
     shown.update()

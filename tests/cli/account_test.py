@@ -65,6 +65,13 @@ def test_text_rounds_epsilon_up(capsys):
   assert 'without amplification by sampling: epsilon = 6' in out
 
 
+@pytest.mark.parametrize('command', [ACCOUNT, CALIBRATE])
+def test_a_delta_is_not_shown_below_what_it_is(command, capsys):
+  assert cli.main([*command[:-1], '--delta=1.2345649e-5']) == 0
+  (shown,) = re.findall(r'at delta = (\S+)', capsys.readouterr().out)
+  assert float(shown) >= 1.2345649e-5
+
+
 def test_no_amplification_to_speak_of(capsys):
   argv = [w for w in ACCOUNT if 'sampling' not in w]
   assert cli.main([*argv, '--sampling_probability=1']) == 0

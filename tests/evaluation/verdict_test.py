@@ -211,6 +211,9 @@ def test_plain_words_come_from_the_statement():
   found = dict(verdict.plain_privacy(statement, clipped=1234))
   assert 'Whether a row had a part' in found['One person']
   assert 'factor of 2.8 at most' in found['One person']
+  # That of Gaussian noise may be larger 16 times as often, see `epsilon.md`.
+  assert 'but for' not in found['One person']
+  assert '1e-05, everything were published' in found['One person']
   assert 'k rows' in found['Several rows of a person']
   assert 'paid for' in found['Ranges and categories']
   assert '1,234 values' in found['Values outside of them']

@@ -114,7 +114,7 @@ def test_progress_is_quiet_elsewhere(plan, monkeypatch):
 
 def test_rounds_in_a_terminal(monkeypatch):
   monkeypatch.setattr(bars, '_PAUSE', 0)
-  ledger = types.SimpleNamespace(epsilon=lambda: 0.5)
+  ledger = types.SimpleNamespace(epsilon=lambda: 0.5, accountant='pld')
   for stream in (_Terminal(), io.StringIO()):
     monkeypatch.setattr(sys, 'stderr', stream)
     with bars.bar('marginal', 4) as shown:

@@ -43,6 +43,9 @@ class Hostile:
   def __float__(self):
     raise RuntimeError('no number')
 
+  def __array__(self, *args, **kwargs):
+    raise RuntimeError('no array')
+
 
 NASTY = [
   None,

@@ -208,6 +208,20 @@ def test_a_training_is_logged_in_lines(lines, monkeypatch):
   assert 'Training: 6 of 10 steps are left' in lines[0]
 
 
+def test_lines_say_that_an_epsilon_is_asymptotic(lines, monkeypatch):
+  monkeypatch.setattr(progress, '_FIRST_LINE', 0.0)
+  monkeypatch.setattr(progress, '_LINE_PAUSE', 0.0)
+  plan = _plan(accountant='gdp')
+  model = _model(plan.optimizer('sgd', learning_rate=0.01))
+  model.fit(_x(), epochs=1, verbose=0)
+  progress.log_charge('Training', plan.ledger, plan.label)
+  with progress.bar('round', 2, lines_only=True) as shown:
+    progress.add_one(shown, plan.ledger)
+    progress.add_one(shown, plan.ledger)
+  found = [line for line in lines if 'psilon' in line]
+  assert len(found) > 6 and all('asymptotic' in line for line in found)
+
+
 def test_without_level_info_nothing_is_computed(monkeypatch):
   def fail(*args):
     raise AssertionError('epsilon is computed')

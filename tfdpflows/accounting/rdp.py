@@ -106,7 +106,7 @@ class RDPAccountant(accountant.MechanismAccountant):
         best = min(best, failure)
         continue
       curve = mechanisms.total_curve(counts.items(), self._orders)
-      found = renyi_conversion.deltas(self.orders, curve, epsilon)
+      found = renyi_conversion.deltas(self.orders, curve, epsilon, failure)
       # Upwards.
       best = min(best, math.nextafter(float(np.min(found)) + failure, 2.0))
     return best
@@ -162,7 +162,7 @@ class RDPAccountant(accountant.MechanismAccountant):
         left = math.nextafter(delta - failure, 0.0)
       found.append((pure, math.inf))
       if left > 0:
-        epsilons = renyi_conversion.epsilons(orders, curve, left)
+        epsilons = renyi_conversion.epsilons(orders, curve, left, failure)
         best = int(np.argmin(epsilons))
         found.append((float(epsilons[best]), float(orders[best])))
     # Of equal ones, the first that rests on an order.

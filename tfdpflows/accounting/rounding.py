@@ -44,6 +44,16 @@ def round_up_decimals(value: float) -> str:
   return f'{exact.quantize(unit, context=context):f}'
 
 
+def delta_text(delta: float) -> str:
+  """Writes the delta of a claim with six digits, or all if that is below it.
+
+  >>> delta_text(1e-05), delta_text(1 / 30162)
+  ('1e-05', '3.315430011272462e-05')
+  """
+  text = f'{delta:.6g}'
+  return text if float(text) >= delta else repr(float(delta))
+
+
 def round_down(value: float) -> str:
   """Writes a number of zero or more with four digits, never above it.
 

@@ -18,7 +18,7 @@ from tfdpflows.accounting import events_json, mechanisms, registry
 from tfdpflows.accounting.ledger import PrivacyLedger, check_ledger
 from tfdpflows.accounting.ledger.entries import composed
 from tfdpflows.accounting.mechanisms import no_proof
-from tfdpflows.accounting.rounding import finite, round_up
+from tfdpflows.accounting.rounding import delta_text, finite, round_up
 
 # A label with a number at its end, if there is one, and a number in a text.
 _NUMBERED = re.compile(r'(.*?)(?: (\d+))?', re.DOTALL)
@@ -330,7 +330,7 @@ class PrivacyStatement:
         marks.append('the claim')
       if (self.num_examples or 0) > 1 and delta == 1 / self.num_examples:
         marks.append(f'one over the number of {self._examples}')
-      shown = f'{delta:.6g} ({", ".join(marks)})' if marks else f'{delta:.6g}'
+      shown = delta_text(delta) + (f' ({", ".join(marks)})' if marks else '')
       number = _number(row.get('proven_epsilon', row['epsilon']))
       if self.no_proof is not None:
         number += _PROVEN

@@ -23,7 +23,7 @@ from tfdpflows.accounting import registry
 from tfdpflows.accounting.events import describe_event
 from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.accounting.mechanisms.matrix import cyclic_blocks
-from tfdpflows.accounting.rounding import round_down, round_up
+from tfdpflows.accounting.rounding import delta_text, round_down, round_up
 from tfdpflows.audit.rates import ErrorRates, error_rates, largest_epsilon
 
 _REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
@@ -123,8 +123,9 @@ class LedgerAudit:
   def __str__(self) -> str:
     lines = [
       f'Claim: epsilon <= {round_up(self.epsilon_claimed)} at delta '
-      f'{self.delta:g}{registry.caveat(self.accountant)}. Attack: epsilon >= '
-      f'{round_down(self.epsilon_lower)} (confidence {self.confidence:g}).'
+      f'{delta_text(self.delta)}{registry.caveat(self.accountant)}. '
+      f'Attack: epsilon >= {round_down(self.epsilon_lower)} '
+      f'(confidence {self.confidence:g}).'
     ]
     if self.refuted:
       lines.append('THE ATTACK REFUTES THE CLAIM.')

@@ -12,7 +12,7 @@ import numpy as np
 from tfdpflows import accounting
 from tfdpflows._checks import check_integer
 from tfdpflows.accounting import registry
-from tfdpflows.accounting.rounding import round_down, round_up
+from tfdpflows.accounting.rounding import delta_text, round_down, round_up
 from tfdpflows.audit.rates import (
   ErrorRates,
   error_rates,
@@ -68,8 +68,8 @@ class MechanismAudit:
       verdict += ', and no attack could with so few runs'
     return (
       f'Claim: epsilon <= {round_up(self.epsilon_claimed)} at delta '
-      f'{self.delta:g}{registry.caveat(self.accountant)}: {verdict}. Attack: '
-      'epsilon >= '
+      f'{delta_text(self.delta)}{registry.caveat(self.accountant)}: '
+      f'{verdict}. Attack: epsilon >= '
       f'{round_down(self.epsilon_lower)}, mu >= {round_down(self.mu_lower)} '
       f'(confidence {self.rates.confidence:g}, {self.num_runs:,} runs on each '
       'table).'

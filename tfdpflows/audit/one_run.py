@@ -19,7 +19,7 @@ from scipy import special, stats
 from tfdpflows import accounting
 from tfdpflows._checks import check_fraction, check_integer
 from tfdpflows.accounting import registry
-from tfdpflows.accounting.rounding import round_down, round_up
+from tfdpflows.accounting.rounding import delta_text, round_down, round_up
 from tfdpflows.audit.rates import check_delta, gaussian_epsilon
 
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -206,8 +206,8 @@ class OneRunBounds:
         verdict += ', and no guesses could of so few canaries'
       claim = (
         f'Claim: epsilon <= {round_up(self.epsilon_claimed)} at delta '
-        f'{self.delta:g}{registry.caveat(self.accountant)}: {verdict} '
-        f'(p-value {self.p_value:.2g}).'
+        f'{delta_text(self.delta)}{registry.caveat(self.accountant)}: '
+        f'{verdict} (p-value {self.p_value:.2g}).'
       )
     m = self.guesses[0].num_canaries
     return (

@@ -14,7 +14,11 @@ from typing import Any, Optional
 
 from tfdpflows import accounting, atomic
 from tfdpflows.accounting import registry
-from tfdpflows.accounting.rounding import finite, round_up_decimals
+from tfdpflows.accounting.rounding import (
+  delta_text,
+  finite,
+  round_up_decimals,
+)
 from tfdpflows.audit.ledgers import LedgerAudit
 from tfdpflows.audit.replaying import Replay
 from tfdpflows.evaluation.page import rendered
@@ -130,7 +134,7 @@ def _page(found, source, replay, row):
     claimed=round_up_decimals(found.epsilon_claimed),
     caveat=registry.caveat(found.accountant),
     lower=_down(found.epsilon_lower),
-    delta=f'{found.delta:g}',
+    delta=delta_text(found.delta),
     seconds=f'{found.seconds:.1f}',
     most=f'{math.log(found.num_runs / 8):.1f}',
     figure=figures.roc_figure(

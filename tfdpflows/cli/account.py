@@ -248,9 +248,11 @@ def _text(result):
 
 
 def _comparison(results):
+  from tfdpflows.accounting.rounding import delta_text
+
   first = results[0]
   lines = [
-    f'epsilon at delta = {first["delta"]:g}, rounded up',
+    f'epsilon at delta = {delta_text(first["delta"])}, rounded up',
     *_described(first),
     '',
     f'{"":12}{"epsilon":>12}{"unamplified":>14}  guarantee',

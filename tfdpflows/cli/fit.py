@@ -58,8 +58,9 @@ def _define(options):
   )
   options.number(
     'delta',
-    'Delta of the guarantee: the probability with which epsilon may be '
-    'exceeded. Well below one over the number of rows.',
+    'Delta of the guarantee: nobody learns more than if everything were '
+    'published with this probability, and epsilon held else. Well below one '
+    'over the number of rows.',
     required=True,
   )
   options.switch(

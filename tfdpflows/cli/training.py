@@ -53,8 +53,9 @@ def add_delta(options: Options, more: str = '') -> None:
   """Adds `--delta`."""
   options.number(
     'delta',
-    'Delta of the guarantee: the probability with which epsilon may be '
-    f'exceeded, such as 1e-5.{more}',
+    'Delta of the guarantee, such as 1e-5: nobody learns more than if '
+    'everything were published with this probability, and epsilon held '
+    f'else.{more}',
   )
 
 
@@ -119,10 +120,13 @@ def shown(epsilon: Optional[float]) -> str:
 
 def answer(result: dict[str, Any]) -> str:
   """Returns the line that states epsilon, delta and whose epsilon it is."""
+  from tfdpflows.accounting.rounding import delta_text
+
   guarantee = result['guarantee'].replace('_', ' ')
   return (
-    f'epsilon = {shown(result["epsilon"])} at delta = {result["delta"]:g} '
-    f'({result["accountant"]}, {guarantee}; rounded up)'
+    f'epsilon = {shown(result["epsilon"])} at delta = '
+    f'{delta_text(result["delta"])} ({result["accountant"]}, {guarantee}; '
+    'rounded up)'
   )
 
 

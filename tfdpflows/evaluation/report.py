@@ -16,6 +16,7 @@ import pandas as pd
 
 from tfdpflows import atomic
 from tfdpflows.accounting import PrivacyStatement
+from tfdpflows.accounting.rounding import delta_text
 from tfdpflows.evaluation import figures, verdict
 from tfdpflows.evaluation import scores as model_scores
 from tfdpflows.evaluation.comparison import compare
@@ -207,7 +208,7 @@ def _claim(statement):
     return None
   if not math.isfinite(epsilon):
     return None
-  hint, sign = f'at δ = {delta:g}', '≤'
+  hint, sign = f'at δ = {delta_text(delta)}', '≤'
   if statement.get('guarantee', 'upper_bound') != 'upper_bound':
     hint += f'; {statement["guarantee"]}, not a proven bound'
     sign = '≈'

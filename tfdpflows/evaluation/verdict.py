@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tfdpflows.accounting.rounding import round_up_decimals
+from tfdpflows.accounting.rounding import delta_text, round_up_decimals
 from tfdpflows.evaluation import rare_groups
 from tfdpflows.evaluation.comparison import Comparison
 
@@ -263,7 +263,7 @@ def privacy_verdict(statement: dict[str, Any] | None) -> Verdict:
   text = f'ε {"≤" if proven else "≈"} {rounded_up(epsilon)}'
   has_delta = isinstance(delta, (int, float))
   if has_delta:
-    text += f' at δ = {delta:g}'
+    text += f' at δ = {delta_text(delta)}'
   if not proven:
     text += f', {statement["guarantee"]}: no proven bound'
   if statement.get('seeded'):
@@ -318,8 +318,9 @@ def plain_privacy(
     found['One person'] = (
       f'Whether {_IN_A_SENTENCE.get(unit, unit)} had a part in it or not '
       'changes the odds of whatever anybody concludes from the synthetic rows '
-      f'by a factor of {_factor(epsilon)} at most, but for a probability of '
-      f'{delta:g}.{_limits(statement)}'
+      f'by a factor of {_factor(epsilon)} at most; or nobody learns more than '
+      'if that were so and, with a probability of '
+      f'{delta_text(delta)}, everything were published.{_limits(statement)}'
     )
   found['Several rows of a person'] = (
     'The guarantee is for one row. Whoever has k rows is protected about k '

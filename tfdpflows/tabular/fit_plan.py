@@ -10,7 +10,7 @@ import dp_accounting
 from tfdpflows import accounting
 from tfdpflows.accounting import registry
 from tfdpflows.accounting.events import describe_event
-from tfdpflows.accounting.rounding import round_up
+from tfdpflows.accounting.rounding import delta_text, round_up
 from tfdpflows.progress import about
 from tfdpflows.tabular.models.base import TableModel
 
@@ -89,8 +89,8 @@ class FitPlan:
     by = registry.caveat(self.accountant) or f' ({self.accountant})'
     lines = textwrap.wrap(
       f'A fit of {self.num_examples:,} {what} within epsilon '
-      f'{self.budget.epsilon:g} at delta {self.budget.delta:g}{by} would '
-      'charge',
+      f'{self.budget.epsilon:g} at delta {delta_text(self.budget.delta)}{by} '
+      'would charge',
       88,
     )
     for name, event in self.charges:

@@ -434,7 +434,7 @@ class TabularSynthesizer:
       self.schema, examples, self.model, spending
     )
     logging.info(
-      'Fit: %d %s, %d columns, model %s, within epsilon %g at delta %g (%s).'
+      'Fit: %d %s, %d columns, model %s, within epsilon %g at delta %g%s.'
       '%s Ledger and unfinished work: %s.',
       examples,
       'rows' if units is None else f'values of {units.name}',
@@ -442,7 +442,7 @@ class TabularSynthesizer:
       self.model.name,
       self.budget.epsilon,
       self.budget.delta,
-      self.accountant,
+      registry.caveat(self.accountant) or f' ({self.accountant})',
       '' if seconds is None else f' {fit_plan.describe_time(seconds)}',
       'in memory' if work_dir is None else os.fspath(work_dir),
     )

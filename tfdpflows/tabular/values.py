@@ -455,9 +455,9 @@ def _objects(column):
   cells = column.astype(object).to_numpy(object)
   found = np.empty(len(cells), object)
   # Classes of texts may compare and write themselves as they like, or fail to.
-  found[:] = [
-    str.__str__(cell) if issubclass(type(cell), str) else cell for cell in cells
-  ]
+  # One by one: of several NumPy asks each whether it is an array.
+  for place, cell in enumerate(cells):
+    found[place] = str.__str__(cell) if issubclass(type(cell), str) else cell
   return found
 
 

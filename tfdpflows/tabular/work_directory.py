@@ -15,7 +15,7 @@ import pandas as pd
 
 from tfdpflows import atomic
 from tfdpflows.accounting import LedgerError, PrivacyLedger, registry
-from tfdpflows.accounting.rounding import round_up
+from tfdpflows.accounting.rounding import delta_text, round_up
 from tfdpflows.randomness import Randomness
 from tfdpflows.stored_rows import StoredRows, TableParts
 from tfdpflows.tabular import models
@@ -334,7 +334,7 @@ def describe_earlier(path: atomic.PathLike) -> str:
   try:
     with PrivacyLedger.open(path, read_only=True) as ledger:
       epsilon = round_up(ledger.epsilon())
-      spent = f'epsilon {epsilon} at delta {ledger.budget.delta:g}'
+      spent = f'epsilon {epsilon} at delta {delta_text(ledger.budget.delta)}'
       spent += registry.caveat(ledger.accountant)
       if ledger.privacy_unit is not None:
         spent += f' for all rows with one value of {ledger.privacy_unit!r}'

@@ -170,6 +170,7 @@ class Progress(keras.callbacks.Callback):
     if point not in self._epsilons:
       self._epsilons[point] = epsilon_after(self._plan, point)
     text = f'epsilon {round_up(self._epsilons[point], 3)}'
+    text += registry.caveat(self._plan.accountant)
     if len(self._losses) > 1:
       error = np.std(self._losses) / math.sqrt(len(self._losses))
       text += f', {self._loss_text(np.mean(self._losses), error)}'

@@ -135,3 +135,16 @@ def test_the_best_of_several_runs_needs_both_directions():
     mechanisms.decompose(select(accounting.RenyiDpEvent(20.0, 0.1, 1e-6)))
   with pytest.raises(dp_accounting.UnsupportedEventError, match='rdp'):
     accounting.compute_epsilon(known, 1e-5, 'pld')
+
+
+@pytest.mark.parametrize('ratio', [1.001, 1.1, 2.0])
+def test_a_failure_counts_for_small_epsilons(ratio):
+  # Two outcomes with this ratio, one way and the other, and one more that each
+  # law has alone. Without its own, the moment of order 2 is one: divergence 0.
+  mass = 1 / (ratio**2 + 1 / ratio)
+  failure = 1 - (1 + ratio) * mass
+  event = accounting.RenyiDpEvent(2.0, 0.0, failure)
+  total_variation = (ratio - 1) * mass + failure
+  accountant = rdp.RDPAccountant().compose(event)
+  assert accountant.get_delta(0.0) >= total_variation
+  assert accountant.get_epsilon(0.9 * total_variation) > 0
