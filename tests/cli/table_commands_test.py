@@ -246,7 +246,8 @@ def test_a_table_with_another_delimiter_is_told_from_one_without_columns(
 ):
   people = (folder / 'people.csv').read_text().replace(',', ';')
   (folder / 'semicolons.csv').write_text(people)
-  said = 'add "dialect": {"delimiter": ";"} to the schema'
+  said = 'add "dialect": {"delimiter": ";"} to the schema before a fit; for'
+  said += " a model that is fitted, separate them by ','."
   _refused(['fit', '--input=semicolons.csv', *FIT[2:]], said, capsys)
 
 

@@ -118,6 +118,15 @@ def caveat(name: str) -> str:
   return f' ({name}, asymptotic: no upper bound)'
 
 
+def credit(name: str) -> str:
+  """Returns the accountant in parentheses, with its caveat if it has one.
+
+  >>> credit('gdp'), credit('pld')
+  (' (gdp, asymptotic: no upper bound)', ' (pld)')
+  """
+  return caveat(name) or f' ({name})'
+
+
 def remarks(
   accountant: dp_accounting.PrivacyAccountant, delta: float
 ) -> tuple[str, ...]:

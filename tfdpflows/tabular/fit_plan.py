@@ -86,7 +86,7 @@ class FitPlan:
 
   def __str__(self):
     what = 'rows' if self.unit is None else f'values of {self.unit}'
-    by = registry.caveat(self.accountant) or f' ({self.accountant})'
+    by = registry.credit(self.accountant)
     lines = textwrap.wrap(
       f'A fit of {self.num_examples:,} {what} within epsilon '
       f'{self.budget.epsilon:g} at delta {delta_text(self.budget.delta)}{by} '

@@ -17,7 +17,7 @@ from tfdpflows import accounting
 from tfdpflows._checks import check_integer, check_type
 from tfdpflows.accounting import registry
 from tfdpflows.accounting.calibration import whole_noise_multiplier
-from tfdpflows.accounting.rounding import round_up
+from tfdpflows.accounting.rounding import delta_text, round_up
 from tfdpflows.mechanisms import histograms
 from tfdpflows.mechanisms.bounds import ColumnBounds
 from tfdpflows.sampling import units as sampling
@@ -434,15 +434,15 @@ class TabularSynthesizer:
       self.schema, examples, self.model, spending
     )
     logging.info(
-      'Fit: %d %s, %d columns, model %s, within epsilon %g at delta %g%s.'
+      'Fit: %d %s, %d columns, model %s, within epsilon %g at delta %s%s.'
       '%s Ledger and unfinished work: %s.',
       examples,
       'rows' if units is None else f'values of {units.name}',
       len(self.schema.fields),
       self.model.name,
       self.budget.epsilon,
-      self.budget.delta,
-      registry.caveat(self.accountant) or f' ({self.accountant})',
+      delta_text(self.budget.delta),
+      registry.credit(self.accountant),
       '' if seconds is None else f' {fit_plan.describe_time(seconds)}',
       'in memory' if work_dir is None else os.fspath(work_dir),
     )

@@ -17,7 +17,7 @@ from tfdpflows._keras import keras
 from tfdpflows.accounting import calibration, registry
 from tfdpflows.accounting.events import describe_event
 from tfdpflows.accounting.mechanisms import no_proof
-from tfdpflows.accounting.rounding import round_up
+from tfdpflows.accounting.rounding import delta_text, round_up
 from tfdpflows.training.plan import TrainingPlan
 
 # Points of the training at which a progress bar knows epsilon.
@@ -125,15 +125,15 @@ class Progress(keras.callbacks.Callback):
     parts = plan.sampler.parts
     logging.info(
       'Training: %d of %d steps are left. %s charged as: %s. Epsilon is '
-      '%s now and %s at the end, at delta %g%s. Ledger: %s.',
+      '%s now and %s at the end, at delta %s%s. Ledger: %s.',
       plan.steps - noise.unused,
       plan.steps,
       'Each is' if parts == 1 else f'Each {parts} of them are',
       describe_event(plan.event.event),
       round_up(epsilon_after(plan, noise.steps.spent), 3),
       round_up(epsilon_after(plan, plan.steps), 3),
-      plan.delta,
-      registry.caveat(plan.accountant) or f' ({plan.accountant})',
+      delta_text(plan.delta),
+      registry.credit(plan.accountant),
       plan.ledger.path or 'in memory',
     )
 

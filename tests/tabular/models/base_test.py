@@ -85,7 +85,7 @@ def test_training_alone_has_farther_to_go(columns):
   [
     ({'target': 'agee'}, "target is 'agee'.*no column.*'age', 'income'"),
     ({'target': 'age', 'model': 'spline'}, "only model='histogram'"),
-    ({'target_weight': 0}, 'target_weight is 0; it must be a number'),
+    ({'target_weight': 0}, 'target_weight is 0; it must be a number from'),
     ({'num_blocks': 2}, r"\['num_blocks'\] of model 'histogram'.*'num_bins'"),
     ({'linear': 'lu'}, r"\['linear'\] of model 'histogram'"),
     ({'clipping': 'per_row'}, "clipping is 'per_row'.*'per_layer', 'per_unit'"),
