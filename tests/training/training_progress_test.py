@@ -132,6 +132,17 @@ def test_a_training_can_stop_at_an_epsilon():
   assert plan.remaining_steps == 4
 
 
+def test_epsilon_without_proof_says_so():
+  plan = _plan(accountant='gdp')
+  model = _model(plan.optimizer('sgd', learning_rate=0.01))
+  stop = keras.callbacks.EarlyStopping('epsilon')
+  with pytest.raises(ValueError, match="logged as 'asymptotic_epsilon'"):
+    model.fit(_x(), verbose=0, callbacks=[EpsilonLogger(), stop])
+  stop.monitor = 'asymptotic_epsilon'
+  history = model.fit(_x(), verbose=0, callbacks=[EpsilonLogger(), stop])
+  assert set(history.history) == {'asymptotic_epsilon', 'steps_per_second'}
+
+
 def test_epsilon_without_a_plan_is_refused():
   model = _model(keras.optimizers.legacy.SGD(0.01))
   with pytest.raises(ValueError, match=r'compile the model with plan\.opt'):

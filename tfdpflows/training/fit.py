@@ -198,10 +198,11 @@ def _note_training(model, plan):
 def _check_callbacks(callbacks, model, validated):
   """Refuses callbacks that would fail, or never act, after the charge."""
   logged = set()
+  ours = EpsilonLogger.names(model.optimizer.plan)
   for callback in callbacks:
     name = type(callback).__name__
     if isinstance(callback, EpsilonLogger):
-      logged.update(callback.names)
+      logged.update(ours)
     if isinstance(callback, keras.callbacks.TensorBoard) and (
       importlib.util.find_spec('tensorboard') is None
     ):
@@ -243,7 +244,12 @@ def _check_callbacks(callbacks, model, validated):
         "Give rows that are public, or set monitor='loss' and release the loss "
         'with noise: plan.optimizer(..., loss_bound=...).'
       )
-    if monitor in EpsilonLogger.names and monitor not in logged:
+    if monitor == 'epsilon' != ours[0]:
+      raise ValueError(
+        f'{name}(monitor={monitor!r}) would never act: by the accountant '
+        f'{model.optimizer.plan.accountant!r} it is logged as {ours[0]!r}.'
+      )
+    if monitor in ours and monitor not in logged:
       raise ValueError(
         f'{name}(monitor={monitor!r}) would never act: put a '
         'tfdpflows.training.EpsilonLogger() before it in the list of callbacks.'

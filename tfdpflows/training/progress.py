@@ -29,10 +29,11 @@ class EpsilonLogger(keras.callbacks.Callback):
 
   At the end of an epoch `epsilon` is that of all in the plan's ledger with the
   steps made so far, by this process or an earlier one, at the plan's delta, and
-  `steps_per_second` the mean over the epoch. Weights that are taken back take
-  no step back. Keras's `History` has both, and so have callbacks that come
-  after this one in the list: `TensorBoard`, `CSVLogger`, an `EarlyStopping` of
-  `monitor='epsilon'`.
+  `steps_per_second` the mean over the epoch. Where the plan's accountant proves
+  no upper bound (gdp), the first is called `asymptotic_epsilon`. Weights that
+  are taken back take no step back. Keras's `History` has both, and so have
+  callbacks that come after this one in the list: `TensorBoard`, `CSVLogger`, an
+  `EarlyStopping` of `monitor='epsilon'`.
 
   The ledger is charged ahead, by a tenth of an epoch and what is prefetched:
   where a training is stopped, the plan's `privacy_statement()` may say a little
@@ -57,8 +58,11 @@ class EpsilonLogger(keras.callbacks.Callback):
   [0.72, 1.0]
   """
 
-  # What it adds to the logs.
-  names = 'epsilon', 'steps_per_second'
+  @staticmethod
+  def names(plan: TrainingPlan | None) -> tuple[str, str]:
+    """Returns the names of epsilon and of the speed in the logs."""
+    asymptotic = plan is not None and registry.caveat(plan.accountant)
+    return 'asymptotic_epsilon' if asymptotic else 'epsilon', 'steps_per_second'
 
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
     """See Keras."""
@@ -87,7 +91,7 @@ class EpsilonLogger(keras.callbacks.Callback):
       epsilon_after(noise.plan, noise.steps.spent),
       (done - first) / max(time.monotonic() - start, 1e-9),
     )
-    logs.update(zip(self.names, values))
+    logs.update(zip(self.names(noise.plan), values))
 
 
 class Progress(keras.callbacks.Callback):
