@@ -508,6 +508,12 @@ def test_variables_that_change_after_the_first_step_are_refused():
   first.trainable = True
   with pytest.raises(ValueError, match=r'changed since the first step.*kernel'):
     private.fit(x, y, verbose=0)
+  optimizer = private.optimizer
+  step = optimizer.plan.step
+  private.compile(optimizer, 'mse')
+  with pytest.raises(ValueError, match=r'of a new plan that knows the cost'):
+    private.fit(x, y, verbose=0)
+  assert optimizer.plan.step == step
 
 
 @pytest.mark.core
@@ -809,6 +815,16 @@ def test_text_that_a_model_cannot_take_is_named(dtype, name):
   rows[name] = rows[name].astype(dtype)
   with pytest.raises(ValueError, match=f'^{name} is of text or other objects'):
     _private(_classifier()).fit(**rows, verbose=0)
+
+
+def test_a_layer_without_a_vocabulary_is_told():
+  x, y = np.full([N, 1], 'word'), np.zeros([N])
+  words = L.TextVectorization(max_tokens=4, output_sequence_length=3)
+  text = keras.Input([1], dtype='string')
+  embedded = L.Flatten()(L.Embedding(4, 2)(words(text)))
+  model = keras.Model(text, L.Dense(1)(embedded))
+  with pytest.raises(ValueError, match=r'has no vocabulary: .* public rows'):
+    _private(model, loss='mse').fit(x, y, verbose=0)
 
 
 def test_lists_of_numbers_are_one_array():
