@@ -830,6 +830,7 @@ def test_a_layer_without_a_vocabulary_is_told():
 def test_lists_of_numbers_are_one_array():
   x, y = _data()
   _private(_classifier(), _plan(1)).fit(x.tolist(), y.tolist(), verbose=0)
+  _private(_classifier(), _plan(1)).fit(x, list(y), verbose=0)
 
 
 def test_a_model_is_compiled_before_it_is_trained(capsys):
