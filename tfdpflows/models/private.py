@@ -380,8 +380,9 @@ def _zeroed(x, usable):
 
 def _tuples(x):
   """Lists of arrays are several inputs to Keras, and one array to a plan."""
-  several = isinstance(x, list) and any(getattr(part, 'shape', ()) for part in x)
-  return tuple(x) if several else x
+  if isinstance(x, list) and any(getattr(part, 'shape', ()) for part in x):
+    return tuple(x)
+  return x
 
 
 def _gradients(penalties, variables):
