@@ -238,6 +238,22 @@ def test_several_inputs_and_outputs():
     np.testing.assert_allclose(new, old - u, rtol=1e-4, atol=3e-4)
 
 
+def test_lists_of_outputs_have_the_names_that_keras_gives_them():
+  x, y = _data()
+  i = keras.Input([4])
+  outputs = [L.Dense(3, name='one')(i), L.Dense(1, name='two')(i)]
+  private = _private(
+    keras.Model(i, outputs),
+    loss={'one': _cross_entropy(), 'two': 'mse'},
+    metrics={'one': 'accuracy'},
+  )
+  rows = x, {'one': y, 'two': x[:, :1]}
+  history = private.fit(*rows, epochs=1, verbose=0, validation_data=rows)
+  assert history.history['val_one_accuracy'] == [
+    private.evaluate(*rows, verbose=0, return_dict=True)['one_accuracy']
+  ]
+
+
 def test_lists_of_inputs_and_strings():
   x, y = _line_data()
   words = np.where(x[:, :1] > 0, 'yes', 'no')
@@ -492,6 +508,12 @@ def test_variables_that_change_after_the_first_step_are_refused():
   first.trainable = True
   with pytest.raises(ValueError, match=r'changed since the first step.*kernel'):
     private.fit(x, y, verbose=0)
+  optimizer = private.optimizer
+  step = optimizer.plan.step
+  private.compile(optimizer, 'mse')
+  with pytest.raises(ValueError, match=r'of a new plan that knows the cost'):
+    private.fit(x, y, verbose=0)
+  assert optimizer.plan.step == step
 
 
 @pytest.mark.core
@@ -707,7 +729,7 @@ def test_an_evaluation_of_its_own_is_told_not_to_be_called(caplog):
   assert 'own has a test_step of its own, which PrivateModel' in caplog.text
 
 
-def test_keras_saves_and_loads_what_is_trained(tmp_path):
+def test_keras_saves_and_loads_what_is_trained(tmp_path, caplog):
   x, y = _data()
   model = _classifier()
   private = _private(model, metrics=['accuracy'])
@@ -720,16 +742,19 @@ def test_keras_saves_and_loads_what_is_trained(tmp_path):
     ),
     keras.callbacks.BackupAndRestore(f'{folder}/backup'),
   ]
-  private(x)  # BackupAndRestore asks for a model that is built.
   private.fit(x, y, verbose=0, callbacks=callbacks)
+  assert 'must be built' not in caplog.text
   private.save(f'{folder}/by_hand.keras')
   for name in ('whole1', '1.keras', 'by_hand.keras'):
     loaded = keras.models.load_model(f'{folder}/{name}')
     np.testing.assert_allclose(loaded(x), model(x), rtol=1e-6)
-  other = _private(_classifier())
-  other(x)
-  other.load_weights(f'{folder}/1.weights.h5')
-  np.testing.assert_allclose(other(x), model(x), rtol=1e-6)
+  private.save_weights(f'{folder}/old.h5')
+  for name in ('1.weights.h5', 'old.h5'):
+    classifier = _classifier()
+    classifier.build(x.shape)
+    other = _private(classifier)
+    other.load_weights(f'{folder}/{name}')
+    np.testing.assert_allclose(other(x), model(x), rtol=1e-6)
 
 
 def test_a_saved_model_does_not_tell_what_was_done_before(tmp_path):
@@ -792,9 +817,20 @@ def test_text_that_a_model_cannot_take_is_named(dtype, name):
     _private(_classifier()).fit(**rows, verbose=0)
 
 
+def test_a_layer_without_a_vocabulary_is_told():
+  x, y = np.full([N, 1], 'word'), np.zeros([N])
+  words = L.TextVectorization(max_tokens=4, output_sequence_length=3)
+  text = keras.Input([1], dtype='string')
+  embedded = L.Flatten()(L.Embedding(4, 2)(words(text)))
+  model = keras.Model(text, L.Dense(1)(embedded))
+  with pytest.raises(ValueError, match=r'has no vocabulary: .* public rows'):
+    _private(model, loss='mse').fit(x, y, verbose=0)
+
+
 def test_lists_of_numbers_are_one_array():
   x, y = _data()
   _private(_classifier(), _plan(1)).fit(x.tolist(), y.tolist(), verbose=0)
+  _private(_classifier(), _plan(1)).fit(x, list(y), verbose=0)
 
 
 def test_a_model_is_compiled_before_it_is_trained(capsys):

@@ -14,6 +14,7 @@ import tfdpflows
 from tests.grids import thinned
 from tfdpflows import accounting, gradients, optimizers, sampling
 from tfdpflows._keras import keras
+from tfdpflows.accounting.rounding import round_up
 from tfdpflows.randomness import Randomness
 from tfdpflows.training import step_noise
 
@@ -388,6 +389,18 @@ def test_statement_says_how_it_was_drawn_and_whether_seeded():
   assert 'seeded: not private' not in str(plain.privacy_statement())
 
 
+def test_statement_of_a_part_tells_the_claim_where_outputs_decided_the_end():
+  """As `EarlyStopping` does: accountants take the steps for fixed."""
+  plan = _plan()
+  assert 'Steps:' not in str(plan.privacy_statement())
+  list(plan.dataset(X, steps=1))
+  (note,) = [n for n in plan.privacy_statement().notes if 'Steps:' in n]
+  assert f"Steps: 1 of {plan.steps} of 'DP-SGD' are charged." in note
+  assert f'then costs epsilon {round_up(plan.epsilon())}.' in note
+  list(plan.dataset(X))
+  assert 'Steps:' not in str(plan.privacy_statement())
+
+
 def test_a_ledger_of_ones_own_says_that_a_plan_was_seeded(tmp_path):
   path = tmp_path / 'ledger.jsonl'
   with accounting.PrivacyLedger(path) as ledger:
@@ -412,6 +425,8 @@ def test_bad_input():
   ):
     with pytest.raises(ValueError, match=message):
       _plan(**arguments)
+  with pytest.raises(TypeError, match='noise_multiplier is of type str'):
+    _plan(noise_multiplier='1')
   with pytest.raises(ValueError, match='too little noise'):
     _plan(noise_multiplier=1e-200).dataset(X)
   rare = tfdpflows.TrainingPlan(

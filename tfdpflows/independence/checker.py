@@ -135,6 +135,12 @@ class Checker:
           self._check(spec)
       except tf.errors.OpError as error:
         # Nothing private was read yet.
+        if 'Table not initialized' in error.message:
+          raise ValueError(
+            f'A layer of {self._model.name} has no vocabulary: give the lookup '
+            'or TextVectorization vocabulary=..., which counts as public, or '
+            'adapt it to public rows.'
+          ) from error
         raise ValueError(
           f'{self._model.name} cannot be computed on rows made up from shapes '
           f'and dtypes: {_without_stack(error.message)} If that is for the '

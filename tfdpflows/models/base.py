@@ -122,9 +122,11 @@ class PrivatelyTrained(keras.Model):
         'begins with a layer that takes text, such as StringLookup. (Columns '
         'of a DataFrame with text among them are objects all of them.)'
       ) from error
+    variables = list(self._private_variables())
+    self.optimizer._check_variables(variables)
     # A function of TensorFlow that makes variables is traced twice.
     with self.distribute_strategy.scope():
-      self.optimizer._create_all_weights(list(self._private_variables()))
+      self.optimizer._create_all_weights(variables)
 
   def _named(self, rows):
     """Returns the parts of rows by the name of the argument."""

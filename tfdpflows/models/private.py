@@ -132,8 +132,13 @@ class PrivateModel(PrivatelyTrained):
     super().__init__(name=name or f'private_{model.name}')
     self.model = model
     self._usable = usable
-    if model.built:
+
+    def when_built():
+      self.built = True  # For Keras, which asks before it reads weights.
       self._start_average(ema_momentum)
+
+    if model.built:
+      when_built()
     self._released = keras.metrics.Mean(name='loss')
     self._checker = Checker(
       self,
@@ -144,7 +149,7 @@ class PrivateModel(PrivatelyTrained):
       example=example,
       independent=examples_independent,
       use_rules=True,
-      when_built=lambda: self._start_average(ema_momentum),
+      when_built=when_built,
     )
 
   @property
@@ -209,6 +214,9 @@ class PrivateModel(PrivatelyTrained):
           'those of tf.keras.metrics.'
         )
     self._row_losses = RowLosses(loss, loss_weights)
+    # Losses, metrics and targets may be given by these names, and logs have
+    # them. Past Keras, which would track the list.
+    vars(self)['output_names'] = getattr(self.model, 'output_names', None)
     super().compile(
       optimizer=optimizer,
       loss=loss,
@@ -372,8 +380,9 @@ def _zeroed(x, usable):
 
 def _tuples(x):
   """Lists of arrays are several inputs to Keras, and one array to a plan."""
-  several = isinstance(x, list) and any(hasattr(part, 'shape') for part in x)
-  return tuple(x) if several else x
+  if isinstance(x, list) and any(getattr(part, 'shape', ()) for part in x):
+    return tuple(x)
+  return x
 
 
 def _gradients(penalties, variables):

@@ -438,9 +438,14 @@ class DPOptimizer:
     _refuse_tf32()
     _refuse_rewritten_precision()
     _refuse_mixed_precision_policy()
+    self._check_variables(variables)
+    self._variables_of_first_update = self._variables_of_first_update or {
+      v.ref() for v in variables
+    }
+
+  def _check_variables(self, variables):
     known = self._variables_of_first_update or {v.ref() for v in variables}
     _check_variables(variables, known)
-    self._variables_of_first_update = known
 
   def _aggregate_gradients(self, grads_and_vars):
     # `private_gradients` has summed over the replicas already.
@@ -740,6 +745,8 @@ def _check_variables(variables, known):
   if new:
     raise ValueError(
       f'The first update did not have the variables {new}. Build the whole '
-      'model before it trains (call it once on public rows), and take a new '
-      'optimizer after changing what is trainable.'
+      'model before it trains (call it once on public rows). After changing '
+      'what is trainable take a new optimizer; where this one is of a plan, of '
+      'a new plan that knows the cost of this one: TrainingPlan.for_epsilon('
+      "epsilon=..., spent=plan.ledger.committed_event, label='another', ...)."
     )

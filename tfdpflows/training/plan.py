@@ -20,6 +20,7 @@ from tfdpflows._checks import (
 )
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.accounting.ledger import check_ledger
+from tfdpflows.accounting.rounding import round_up
 from tfdpflows.randomness import Randomness
 from tfdpflows.sampling.units import check_units
 from tfdpflows.training.mechanism import BANDED, INDEPENDENT, Mechanism
@@ -143,6 +144,7 @@ class TrainingPlan(Fixed):
     check_type('clipping', clipping, gradients.Strategy, 'gradients.Flat(1.0)')
     if ledger is not None:
       check_ledger(ledger)
+    check_number('noise_multiplier', noise_multiplier)
     if not noise_multiplier > 0:
       raise ValueError(
         f'noise_multiplier is {noise_multiplier}; it must be positive. '
@@ -393,6 +395,14 @@ class TrainingPlan(Fixed):
       )
     if self.units is not None:
       notes.append(f'Units: {self.units.describe()}.')
+    charged = self._steps.charged
+    if 0 < charged < self.steps:
+      notes.append(
+        f'Steps: {charged} of {self.steps} of {self.label!r} are charged. If '
+        'outputs decided that it ends there (EarlyStopping, scores that were '
+        'good enough), the claim is that of all steps: this training alone '
+        f'then costs epsilon {round_up(self.epsilon())}.'
+      )
     return accounting.privacy_statement(
       self.ledger,
       num_examples=self.sampler.num_examples,

@@ -439,6 +439,11 @@ class TrainingSteps:
       return step
 
   @property
+  def charged(self) -> int:
+    """Number of steps that the ledger has charged for."""
+    return 0 if self._reservation is None else self._charged_steps
+
+  @property
   def _charged_steps(self):
     charged = self._reservation.charged * self.plan.sampler.parts
     return min(charged, self.plan.steps)
