@@ -93,6 +93,11 @@ CASES = {
     lambda: L.LayerNormalization(center=False),
     _floats(4),
   ),
+  'group_norm': (lambda: L.GroupNormalization(2), _floats(3, 2, 4)),
+  'group_norm_axis_1': (
+    lambda: L.GroupNormalization(3, axis=1, scale=False),
+    _floats(6, 4),
+  ),
   'gru': (lambda: L.GRU(3), _floats(4, 2)),
   'gru_sequences': (
     lambda: L.GRU(3, return_sequences=True, go_backwards=True),
@@ -135,22 +140,21 @@ CASES = {
     ),
     _floats(5, 5, 2),
   ),
-}
-SLOW = {
-  'einsum_not_a_product': (
-    lambda: L.EinsumDense('abc,bcd->abd', [3, 2]),
+  # Two positions, eight channels: the norm takes the patches.
+  'conv1d_few_positions': (lambda: L.Conv1D(8, 2), _floats(3, 2)),
+  'conv2d_strides': (
+    lambda: L.Conv2D(2, 2, 3, 'same', activation='tanh'),
+    _floats(7, 8, 3),
+  ),
+  # Patches are not gathered.
+  'conv2d_wide': (
+    lambda: L.Conv2D(3, 3, 2, 'same', activation='tanh'),
+    _floats(4, 5, 16),
+  ),
+  'conv1d_groups': (
+    lambda: L.Conv1D(4, 2, groups=2, padding='causal'),
     _floats(3, 4),
   ),
-  'gru_reset_before': (
-    lambda: L.GRU(2, reset_after=False, unroll=True),
-    _floats(2, 2),
-  ),
-  'conv2d_many_patches': (
-    lambda: L.Conv2D(1, 9, padding='same'),
-    _floats(30, 30, 1),
-  ),
-  # TensorFlow's own parallel loop is wrong for groups, see `grouped`.
-  'conv1d_groups': (lambda: L.Conv1D(4, 2, groups=2), _floats(3, 4)),
   'conv2d_groups': (
     lambda: L.Conv2D(6, 2, strides=2, padding='same', groups=3),
     _floats(4, 3, 3),
@@ -161,15 +165,83 @@ SLOW = {
     ),
     _floats(3, 3, 4),
   ),
+  'conv3d': (
+    lambda: L.Conv3D(2, 2, (1, 2, 1), 'same', activation='tanh'),
+    _floats(2, 3, 2, 2),
+  ),
   'conv3d_groups': (lambda: L.Conv3D(4, 2, groups=2), _floats(3, 2, 2, 4)),
   'depthwise_conv2d': (
+    lambda: L.DepthwiseConv2D(2, 2, 'same', 2, activation='tanh'),
+    _floats(5, 4, 3),
+  ),
+  'depthwise_conv2d_valid': (
+    lambda: L.DepthwiseConv2D((3, 2), use_bias=False),
+    _floats(5, 4, 3),
+  ),
+  'depthwise_conv2d_dilated': (
     lambda: L.DepthwiseConv2D(2, depth_multiplier=2, dilation_rate=2),
     _floats(4, 4, 3),
   ),
+  'depthwise_conv1d': (
+    lambda: L.DepthwiseConv1D(3, 2, 'same', 2),
+    _floats(6, 3),
+  ),
+  'separable_conv2d': (
+    lambda: L.SeparableConv2D(
+      4, 3, 2, 'same', depth_multiplier=2, activation='tanh'
+    ),
+    _floats(5, 4, 3),
+  ),
+  'separable_conv2d_dilated': (
+    lambda: L.SeparableConv2D(2, 2, dilation_rate=2, use_bias=False),
+    _floats(4, 5, 3),
+  ),
+  'separable_conv1d': (lambda: L.SeparableConv1D(3, 3), _floats(5, 4)),
+  'separable_conv1d_causal': (
+    lambda: L.SeparableConv1D(3, 2, padding='causal', dilation_rate=2),
+    _floats(5, 4),
+  ),
+  'conv1d_transpose': (
+    lambda: L.Conv1DTranspose(3, 3, 2, 'same'),
+    _floats(4, 2),
+  ),
   'conv2d_transpose': (
-    lambda: L.Conv2DTranspose(3, 2, strides=2),
+    lambda: L.Conv2DTranspose(3, 2, strides=2, activation='tanh'),
     _floats(2, 2, 4),
   ),
+  'conv2d_transpose_few_positions': (
+    lambda: L.Conv2DTranspose(3, 2, strides=2),
+    _floats(1, 2, 8),
+  ),
+  'conv2d_transpose_gaps': (
+    lambda: L.Conv2DTranspose(2, (2, 3), 3, output_padding=(1, 2)),
+    _floats(2, 3, 2),
+  ),
+  'conv2d_transpose_same': (
+    lambda: L.Conv2DTranspose(2, 3, 2, 'same', use_bias=False),
+    _floats(3, 2, 2),
+  ),
+  'conv2d_transpose_dilated': (
+    lambda: L.Conv2DTranspose(2, 2, padding='same', dilation_rate=2),
+    _floats(3, 4, 2),
+  ),
+  'conv3d_transpose': (
+    lambda: L.Conv3DTranspose(2, 2, (2, 1, 2), 'same'),
+    _floats(2, 2, 3, 2),
+  ),
+}
+SLOW = {
+  'einsum_not_a_product': (
+    lambda: L.EinsumDense('abc,bcd->abd', [3, 2]),
+    _floats(3, 4),
+  ),
+  'gru_reset_before': (
+    lambda: L.GRU(2, reset_after=False, unroll=True),
+    _floats(2, 2),
+  ),
+  'prelu': (lambda: L.PReLU(), _floats(4)),
+  'locally_connected': (lambda: L.LocallyConnected1D(2, 2), _floats(3, 2)),
+  'conv2d_of_sequences': (lambda: L.Conv2D(2, 2), _floats(2, 3, 3, 2)),
 }
 
 
@@ -283,9 +355,8 @@ def test_what_no_rule_knows_falls_back(name):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('name', ['depthwise_conv2d', 'conv2d_transpose'])
-def test_layers_without_a_rule_are_logged_once_by_variable(name, caplog):
-  layer, x = _built(name)
+def test_layers_without_a_rule_are_logged_once_by_variable(caplog):
+  layer, x = _built('locally_connected')
   # Once in a process: other tests may have had a variable of this name.
   fallback._LOGGED.clear()
   with caplog.at_level('INFO', logger='absl'):

@@ -1,4 +1,4 @@
-"""The rules of Keras layers that come with the library.
+"""The rules of Keras layers that come with the library, but convolutions.
 
 Each gives what the `call` of its layer gives, with the layer's options. See
 `layers.register_rule` for what a rule is.
@@ -12,20 +12,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdpflows._keras import keras
-from tfdpflows.gradients.tape import (
-  convolution,
-  embedding,
-  linear,
-  per_example,
-)
+from tfdpflows.gradients.tape import embedding, linear, per_example
 
 _layers = keras.layers
-# Numbers in all patches of an example. With more, patches would take much more
-# memory than the gradients of examples that are computed one by one.
-_MOST_IN_PATCHES = 2**16
 
 
-def _plain(layer, x, rank=2):
+def plain(layer, x, rank=2):
   """Whether `x` is a tensor of at least this rank, in the layer's precision."""
   return (
     isinstance(x, tf.Tensor)
@@ -35,20 +27,20 @@ def _plain(layer, x, rank=2):
   )
 
 
-def _copies(parameter, x, rank=None):
+def copies(parameter, x, rank=None):
   """One copy per example; with `rank`, of that rank to broadcast with."""
   batch = tf.shape(x)[0]
-  copies = per_example(parameter, batch)
-  missing = 0 if rank is None else rank - copies.shape.rank
+  found = per_example(parameter, batch)
+  missing = 0 if rank is None else rank - found.shape.rank
   if missing > 0:
     shape = [batch] + [1] * missing + parameter.shape.as_list()
-    copies = tf.reshape(copies, shape)
-  return copies
+    found = tf.reshape(found, shape)
+  return found
 
 
 def dense(layer: keras.layers.Dense, inputs: tf.Tensor) -> tf.Tensor:
   """`Dense`: one `linear`, then the activation."""
-  if not _plain(layer, inputs):
+  if not plain(layer, inputs):
     return NotImplemented
   x = tf.cast(inputs, layer.compute_dtype)
   y = linear(x, layer.kernel, layer.bias if layer.use_bias else None)
@@ -58,7 +50,7 @@ def dense(layer: keras.layers.Dense, inputs: tf.Tensor) -> tf.Tensor:
 def lookup(layer: keras.layers.Embedding, inputs: tf.Tensor) -> tf.Tensor:
   """`Embedding`: one `embedding`, unless it multiplies by indicators."""
   one_hot = getattr(layer, '_use_one_hot_matmul', False)
-  if not _plain(layer, inputs, 1) or one_hot or layer.sparse:
+  if not plain(layer, inputs, 1) or one_hot or layer.sparse:
     return NotImplemented
   if inputs.dtype not in (tf.int32, tf.int64):
     inputs = tf.cast(inputs, tf.int32)
@@ -69,7 +61,7 @@ def einsum_dense(
   layer: keras.layers.EinsumDense, inputs: tf.Tensor
 ) -> tf.Tensor:
   """Equations such as 'abc,cde->abde': a matrix product after a reshape."""
-  if not _plain(layer, inputs):
+  if not plain(layer, inputs):
     return NotImplemented
   kept = _kept_axes(layer.equation, inputs.shape.rank)
   if kept is None:
@@ -85,53 +77,7 @@ def einsum_dense(
   if layer.bias is not None:
     if layer.bias.shape.rank >= y.shape.rank:
       return NotImplemented
-    y += _copies(layer.bias, y, y.shape.rank)
-  return y if layer.activation is None else layer.activation(y)
-
-
-def convolve(
-  layer: keras.layers.Conv1D | keras.layers.Conv2D, inputs: tf.Tensor
-) -> tf.Tensor:
-  """`Conv1D` and `Conv2D`: a product of the kernel and each patch."""
-  rank = layer.rank
-  known = (
-    _plain(layer, inputs, rank + 2) and inputs.shape[1:].is_fully_defined()
-  )
-  plain = layer.groups == 1 and layer.data_format == 'channels_last'
-  if not known or not plain or inputs.shape.rank != rank + 2:
-    return NotImplemented
-  outputs = layer.compute_output_shape(inputs.shape)
-  size = tf.TensorShape(layer.kernel.shape[:-1]).num_elements()
-  if outputs[1:-1].num_elements() * size > _MOST_IN_PATCHES:
-    return NotImplemented
-  x = tf.cast(inputs, layer.compute_dtype)
-  padding = layer.padding.upper()
-  if padding == 'CAUSAL':
-    x, padding = tf.pad(x, layer._compute_causal_padding(x)), 'VALID'
-
-  def patches(x):
-    of_images = lambda sizes: [1, *[1] * (2 - rank), *sizes, 1]
-    if rank == 1:
-      x = x[:, None]
-    found = tf.image.extract_patches(
-      x,
-      of_images(layer.kernel_size),
-      of_images(layer.strides),
-      of_images(layer.dilation_rate),
-      padding,
-    )
-    return found[:, 0] if rank == 1 else found
-
-  y = convolution(
-    x,
-    layer.kernel,
-    layer.bias if layer.use_bias else None,
-    lambda x, kernel: tf.nn.convolution(
-      x, kernel, layer.strides, padding, dilations=layer.dilation_rate
-    ),
-    patches,
-  )
-  y = tf.ensure_shape(y, outputs)
+    y += copies(layer.bias, y, y.shape.rank)
   return y if layer.activation is None else layer.activation(y)
 
 
@@ -163,7 +109,7 @@ def layer_normalization(
   layer: keras.layers.LayerNormalization, inputs: tf.Tensor
 ) -> tf.Tensor:
   """`LayerNormalization`, with a copy of gamma and beta per example."""
-  if not _plain(layer, inputs):
+  if not plain(layer, inputs):
     return NotImplemented
   x = tf.cast(inputs, layer.compute_dtype)
   axes = sorted(layer.axis)
@@ -176,9 +122,30 @@ def layer_normalization(
     shape[axis] = x.shape[axis]
   shape[0] = -1  # Of the copies: the examples.
   if layer.gamma is not None:
-    y *= tf.reshape(_copies(layer.gamma, x), shape)
+    y *= tf.reshape(copies(layer.gamma, x), shape)
   if layer.beta is not None:
-    y += tf.reshape(_copies(layer.beta, x), shape)
+    y += tf.reshape(copies(layer.beta, x), shape)
+  return tf.ensure_shape(y, inputs.shape)
+
+
+def group_normalization(
+  layer: keras.layers.GroupNormalization,
+  inputs: tf.Tensor,
+  mask: tf.Tensor | None = None,
+) -> tf.Tensor:
+  """`GroupNormalization`, with a copy of gamma and beta per example."""
+  axis = layer.axis
+  if not plain(layer, inputs, 3) or axis % inputs.shape.rank == 0:
+    return NotImplemented
+  with attributes(layer, scale=False, center=False):
+    y = type(layer).call(layer, tf.cast(inputs, layer.compute_dtype), mask=mask)
+  shape = [1] * inputs.shape.rank
+  shape[axis] = inputs.shape[axis]
+  shape[0] = -1  # Of the copies: the examples.
+  if layer.scale:
+    y *= tf.reshape(copies(layer.gamma, y), shape)
+  if layer.center:
+    y += tf.reshape(copies(layer.beta, y), shape)
   return tf.ensure_shape(y, inputs.shape)
 
 
@@ -202,14 +169,14 @@ def gru_cell(
   training: bool | None = None,
 ) -> tuple[tf.Tensor, Any]:
   """`GRUCell` with `reset_after`: two products, and a copy of the biases."""
-  if not _plain(layer, inputs) or not layer.reset_after or _by_gate(layer):
+  if not plain(layer, inputs) or not layer.reset_after or _by_gate(layer):
     return NotImplemented
   nested = tf.nest.is_nested(states)
   h = states[0] if nested else states
   x = linear(_dropped(layer, inputs, training, 3), layer.kernel)
   inner = linear(h, layer.recurrent_kernel)
   if layer.use_bias:
-    bias = _copies(layer.bias, inputs)
+    bias = copies(layer.bias, inputs)
     x, inner = x + bias[:, 0], inner + bias[:, 1]
   x_z, x_r, x_h = tf.split(x, 3, axis=-1)
   h_z, h_r, h_h = tf.split(inner, 3, axis=-1)
@@ -226,7 +193,7 @@ def lstm_cell(
   training: bool | None = None,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
   """`LSTMCell`: the products of all four gates at once."""
-  if not _plain(layer, inputs) or _by_gate(layer):
+  if not plain(layer, inputs) or _by_gate(layer):
     return NotImplemented
   h, c = states[0], states[1]
   bias = layer.bias if layer.use_bias else None
@@ -247,7 +214,7 @@ def simple_rnn_cell(
   training: bool | None = None,
 ) -> tuple[tf.Tensor, Any]:
   """`SimpleRNNCell`: a product of the inputs, and one of the state."""
-  if not _plain(layer, inputs):
+  if not plain(layer, inputs):
     return NotImplemented
   nested = tf.nest.is_nested(states)
   h = states[0] if nested else states
@@ -270,12 +237,12 @@ def recurrent(
   known = isinstance(x, tf.Tensor) and x.shape.rank and x.shape[time]
   if not known or layer.stateful:
     return NotImplemented
-  with _attributes(layer, unroll=True, _could_use_gpu_kernel=False):
+  with attributes(layer, unroll=True, _could_use_gpu_kernel=False):
     return type(layer).call(layer, inputs, *args, **kwargs)
 
 
 @contextlib.contextmanager
-def _attributes(layer, **values):
+def attributes(layer, **values):
   """Sets attributes of a layer for a while, past Keras."""
   attributes = vars(layer)
   old = {name: attributes[name] for name in values if name in attributes}
@@ -293,7 +260,7 @@ def time_distributed(
   mask: tf.Tensor | None = None,
 ) -> tf.Tensor:
   """Keras would fold the time into the batch; `Dense` does without."""
-  if not _plain(layer, inputs, 3) or type(layer.layer) is not _layers.Dense:
+  if not plain(layer, inputs, 3) or type(layer.layer) is not _layers.Dense:
     return NotImplemented
   return layer.layer(inputs)
 
@@ -302,9 +269,8 @@ RULES = {
   _layers.Dense: dense,
   _layers.Embedding: lookup,
   _layers.EinsumDense: einsum_dense,
-  _layers.Conv1D: convolve,
-  _layers.Conv2D: convolve,
   _layers.LayerNormalization: layer_normalization,
+  _layers.GroupNormalization: group_normalization,
   _layers.GRUCell: gru_cell,
   _layers.LSTMCell: lstm_cell,
   _layers.SimpleRNNCell: simple_rnn_cell,

@@ -69,16 +69,16 @@ def rule_of(layer: keras.layers.Layer) -> Callable[..., Any] | None:
 
 
 def is_library_rule(layer: keras.layers.Layer) -> bool:
-  """Returns whether the rule of a layer is one of `keras_rules`."""
+  """Returns whether the rule of a layer is the library's own."""
   rule = rule_of(layer)
   return rule is not None and rule is _library().get(type(layer))
 
 
 def _library():
   # Loads Keras, which the primitives do without.
-  from tfdpflows.gradients import keras_rules  # noqa: PLC0415
+  from tfdpflows.gradients import convolutions, keras_rules  # noqa: PLC0415
 
-  return keras_rules.RULES
+  return {**keras_rules.RULES, **convolutions.RULES}
 
 
 @contextlib.contextmanager

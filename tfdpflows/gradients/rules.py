@@ -53,6 +53,27 @@ class Copies(NamedTuple):
   of_examples = shared = ()
 
 
+class Convolution(NamedTuple):
+  """One use of `convolution`."""
+
+  kernel: Any
+  gradients: Callable[[tf.Tensor, tf.Tensor], Any]
+  inputs: tf.Tensor  # [batch, ...]
+  output: tf.Tensor  # [batch, ...]
+  variables = property(lambda self: _variables(self.kernel))
+  of_examples = property(lambda self: [self.inputs])
+  shared = ()
+
+  def resolved(self, gradient: tf.Tensor) -> tuple[Linear | Copies, tf.Tensor]:
+    """Returns a use of another kind of the same kernel, and its gradient."""
+    found = self.gradients(self.inputs, gradient)
+    if isinstance(found, tuple):
+      a, d = found
+      return Linear(self.kernel, None, None, a, d), d
+    found = tf.reshape(found, [-1, *self.kernel.shape])
+    return Copies(self.kernel, found), found
+
+
 class Lookup(NamedTuple):
   """One use of `embedding`."""
 
@@ -164,7 +185,7 @@ class PerExampleGradients:
         if isinstance(gradient, tf.Tensor):
           gradient.set_shape(record.output.shape)
       recorded = [
-        (r, _by_use(r, g, draws))
+        (r, g)
         for r, g in zip(records, outputs)
         if g is not None  # Else the output never reached the loss.
       ]
@@ -186,6 +207,7 @@ class PerExampleGradients:
         gradient = tf.convert_to_tensor(gradient)
         seen.of_examples += [gradient, *record.of_examples]
         seen.shared += record.shared
+    recorded = [_by_use(r, g, draws) for r, g in recorded]
     self._terms = [
       StoredTerm(whole[v.ref()])
       if v.ref() in whole
@@ -432,9 +454,14 @@ def _variables(*parts):
 
 
 def _by_use(record, gradient, draws):
-  """The output gradient of `linear` as [batch, t, out], others by draw."""
+  """Returns a record and the gradient at its output, with the draws as uses.
+
+  That of `linear` as `[batch, t, out]`, others by draw.
+  """
+  if isinstance(record, Convolution):
+    record, gradient = record.resolved(gradient)
   gradient = _grouped(gradient, draws)
-  return _rank_3(gradient) if isinstance(record, Linear) else gradient
+  return record, _rank_3(gradient) if isinstance(record, Linear) else gradient
 
 
 def _grouped(x, draws):

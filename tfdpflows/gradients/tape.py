@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfdpflows import _memory
 from tfdpflows.gradients.rules import (
+  Convolution,
   Copies,
   Linear,
   Lookup,
@@ -173,35 +174,31 @@ def _without_gradient(tape, kernel, bias):
 def convolution(
   x: tf.Tensor,
   kernel: tf.Variable,
-  bias: tf.Variable | None,
   convolve: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-  patches: Callable[[tf.Tensor], tf.Tensor],
+  gradients: Callable[[tf.Tensor, tf.Tensor], Any],
 ) -> tf.Tensor:
-  """Returns `convolve(x, kernel) + bias`, with per-example gradients.
-
-  They are those of `linear(patches(x), kernel, bias)`, which is the same, and
-  takes longer, forward and backward.
+  """Returns `convolve(x, kernel)`, with per-example gradients.
 
   Args:
-    x: `[batch, ..., in]`.
-    kernel: variable; `linear` reads it as `[size of a patch, out]`.
-    bias: variable `[out]`, or `None`.
-    convolve: a function of inputs and kernel that returns `[batch, ..., out]`.
-    patches: a function of inputs that returns, for each output of `convolve`,
-      the numbers that meet the kernel, `[batch, ..., size of a patch]`.
+    x: `[batch, ...]`.
+    kernel: variable.
+    convolve: a function of inputs and kernel that returns `[batch, ...]`, and
+      is linear in each.
+    gradients: a function of inputs and of the gradient at the output, which
+      keeps examples apart. Returns those by the kernel, `[batch, ...]` with the
+      elements of the kernel in their order; or, where it is cheaper to store,
+      two tensors `[batch, t, in]` and `[batch, t, out]` of which they are the
+      product over t.
 
   Returns:
-    `[batch, ..., out]`.
+    `[batch, ...]`.
   """
   tape = _recording(kernel)
-  weights, offset = _without_gradient(tape, kernel, bias)
-  y = convolve(x, weights)
-  if offset is not None:
-    y += offset
-  if tape is not None:
-    tape.watch(y)
-    found = patches(tf.stop_gradient(x))
-    tape.records.append(Linear(kernel, bias, None, found, y))
+  if tape is None:
+    return convolve(x, kernel)
+  y = convolve(x, tf.stop_gradient(kernel))
+  tape.watch(y)
+  tape.records.append(Convolution(kernel, gradients, x, y))
   return y
 
 
