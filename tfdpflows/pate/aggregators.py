@@ -466,6 +466,12 @@ class ConfidentGNMax(Aggregator):
   is what is charged: a check for each query, and `max_answers` answers, whether
   they are given or not.
 
+  The number of queries has to be public, or bounded by a public number: those
+  of one call are all charged, also after the last answer. Where queries are
+  asked one by one until the answers are used up, how many there are tells of
+  the votes, and the ledger's epsilon does too: claim what as many checks cost
+  as there might have been.
+
   #### Example
 
   >>> from tfdpflows import accounting, pate

@@ -114,7 +114,9 @@ class PrivateKNN(OneAtATime):
   draws, which takes the next one of either kind whenever it checks or answers,
   and may leave some over. (Composition of sampled mechanisms by realised costs
   would be no proof.) All m are charged before the first answer, as the number
-  of charges must not depend on outputs.
+  of charges must not depend on outputs. Nor must n: all queries of a call are
+  charged, and where calls go on until the answers are used up, claim what as
+  many checks cost as there might have been.
 
   #### References
 

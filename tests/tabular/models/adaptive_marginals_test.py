@@ -1,5 +1,6 @@
 """Adaptive marginals: their budget, raking, and a model that learns them."""
 
+import functools
 import itertools
 import math
 import shutil
@@ -11,7 +12,7 @@ import pytest
 from scipy import special
 
 from tests.tabular import small_table
-from tfdpflows import accounting, flows, mechanisms
+from tfdpflows import accounting, flows, mechanisms, sampling
 from tfdpflows.mechanisms import marginals
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import TabularSynthesizer
@@ -351,13 +352,32 @@ def test_a_round_of_a_wide_table_selects_from_some_groups(monkeypatch):
   assert set(estimate.groups) <= {g for groups in first for g in groups}
 
 
-def test_without_pairs_it_says_that_nothing_is_spent(monkeypatch):
-  monkeypatch.setattr(adaptive_marginals, '_MOST_CELLS', 8)
-  rounds = adaptive_marginals.plan_rounds(1, 3.0)
-  with pytest.warns(UserWarning, match='Lower num_bins'):
-    _, estimate, ledger = _started(np.zeros([10, 4], int), rounds)
-  assert not estimate.groups
-  assert not ledger.entries
+def test_rounds_without_a_pair_to_measure_are_charged_all_the_same():
+  rounds = adaptive_marginals.plan_rounds(3, 3.0)
+  codes, spent = np.zeros([9, 2], int), []
+  units = sampling.Units(range(9), max_rows_per_unit=1, name='person')
+  # How many bins there are was found with noise, and epsilon must not tell.
+  for sizes in ([8, 8], [65, 64]):
+    estimate = adaptive_marginals.Estimate(
+      [np.full(size, 1 / size) for size in sizes], 9, np.random.default_rng(0)
+    )
+    work = types.SimpleNamespace(
+      randomness=Randomness(seed=0),
+      ledger=accounting.PrivacyLedger(privacy_unit='person'),
+      resume=False,
+      progress=False,
+    )
+    measure = functools.partial(
+      adaptive_marginals.measure, codes, sizes, estimate, rounds, work
+    )
+    if sizes[0] > 8:
+      with pytest.warns(UserWarning, match='Lower num_bins'):
+        measure(units=units)
+      assert not estimate.groups
+    else:
+      measure(units=units)
+    spent.append(work.ledger.epsilon(1e-5))
+  assert spent[0] == pytest.approx(spent[1])
 
 
 def _fit(work_dir, resume=False):

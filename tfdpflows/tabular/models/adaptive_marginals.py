@@ -332,15 +332,24 @@ def measure(
 
   Only `mechanisms.select_marginal` and `mechanisms.noisy_marginals` see the
   bins; all else is post-processing. Whatever is measured in a round, its events
-  are those that were planned.
+  are those that were planned. They are charged too where no pair has few enough
+  cells to be measured: how many bins a column has is read off noisy counts, and
+  what is claimed of a fit must not depend on these.
   """
   sizes = tuple(sizes)
   candidates = Candidates(sizes, target)
   if not len(candidates):
     warnings.warn(
       f'No pair of columns has {_MOST_CELLS} cells or fewer, so that no '
-      'marginal is measured and its budget is not spent. Lower num_bins.',
+      'marginal is measured. The budget of marginals is spent all the same: '
+      'how many bins there are was found with noise. Lower num_bins.',
       stacklevel=2,
+    )
+    work.ledger.charge(
+      dp_accounting.ComposedDpEvent([planned.event for planned in rounds]),
+      label='marginals that were not measured',
+      resume=work.resume,
+      privacy_unit=None if units is None else units.name,
     )
     return []
   logging.info(
