@@ -284,7 +284,7 @@ def separable(
   y = convolution(
     y,
     layer.pointwise_kernel,
-    lambda y, kernel: tf.nn.convolution(y, kernel),
+    tf.nn.convolution,
     _gradients(Window(one, one, one, False), outputs[1:-1], layer.filters),
   )
   return _finished(layer, tf.ensure_shape(y, outputs))
