@@ -39,6 +39,9 @@ _layers = keras.layers
 # Output channels for each position from which on patches are recorded: the norm
 # takes the products of all pairs of them.
 _FEW_POSITIONS = 4
+# Numbers in a patch that are multiplied at once: for a product of its own each
+# place has too few channels.
+_SMALL_PATCH = 128
 
 
 class Window(NamedTuple):
@@ -96,12 +99,14 @@ class Window(NamedTuple):
 
 
 def _products(window, x, d):
-  """Returns `[batch, K * in, out]`, the gradients of the kernel."""
-  taps = window.taps(x, d.shape[1:-1])
-  d = _positions(d)
-  return tf.concat(
-    [tf.matmul(_positions(tap), d, transpose_a=True) for tap in taps], 1
-  )
+  """Returns `[batch, K, in, out]`, the gradients of the kernel."""
+  taps = [_positions(tap) for tap in window.taps(x, d.shape[1:-1])]
+  size, d = x.shape[-1], _positions(d)
+  if len(taps) * size > _SMALL_PATCH:
+    return tf.stack([tf.matmul(tap, d, transpose_a=True) for tap in taps], 1)
+  rows = tf.transpose(tf.stack(taps, 1), [0, 1, 3, 2])
+  found = tf.matmul(tf.reshape(rows, [-1, len(taps) * size, d.shape[1]]), d)
+  return tf.reshape(found, [-1, len(taps), size, d.shape[-1]])
 
 
 def _factors(window, x, d):
@@ -119,9 +124,8 @@ def _in_groups(window, groups, x, d):
     grouped = tf.transpose(grouped, [0, 2, 1, 3])
     return tf.reshape(grouped, [-1, *x.shape[1:-1], size])
 
-  size, out = x.shape[-1] // groups, d.shape[-1] // groups
   found = _products(window, apart(x), apart(d))
-  found = tf.reshape(found, [-1, groups, np.prod(window.sizes), size, out])
+  found = tf.reshape(found, [-1, groups, *found.shape[1:]])
   return tf.transpose(found, [0, 2, 3, 1, 4])
 
 
