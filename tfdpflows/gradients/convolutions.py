@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -38,8 +39,8 @@ _layers = keras.layers
 # Output channels for each position from which on patches are recorded: the norm
 # takes the products of all pairs of them.
 _FEW_POSITIONS = 4
-# Numbers in a patch which are gathered before the product: narrow products
-# take longer than the copy.
+# Numbers in a patch that are multiplied at once: for a product of its own each
+# place has too few channels.
 _SMALL_PATCH = 128
 
 
@@ -58,7 +59,10 @@ class Window(NamedTuple):
     return cls(layer.kernel_size, layer.strides, layer.dilation_rate, causal)
 
   def spanned(self, x: tf.Tensor, outputs: tf.TensorShape) -> tf.Tensor:
-    """Returns just what the windows of all outputs reach of x, zeros beyond."""
+    """Returns what the windows of all outputs reach of x, zeros beyond.
+
+    Along each axis that is a multiple of the stride.
+    """
     pads, ends = [[0, 0]], [None]
     for n, m, size, stride, rate in zip(
       x.shape[1:-1], outputs, self.sizes, self.strides, self.rates
@@ -67,35 +71,42 @@ class Window(NamedTuple):
       span = (m - 1) * stride + reach + 1
       # As 'same' has it; a 'valid' one reaches nothing beyond.
       before = reach if self.causal else max(span - n, 0) // 2
-      pads.append([before, max(span - n - before, 0)])
-      ends.append(span)
+      end = -(-span // stride) * stride
+      pads.append([before, max(end - n - before, 0)])
+      ends.append(end)
     if np.any(pads):
       x = tf.pad(x, [*pads, [0, 0]])
-    return x[tuple(slice(end) for end in ends)]
+    if x.shape[1:-1] != ends[1:]:
+      x = x[tuple(slice(end) for end in ends)]
+    return x
 
   def taps(self, x: tf.Tensor, outputs: tf.TensorShape) -> list[tf.Tensor]:
     """Returns `[batch, *outputs, channels]` for each place of the kernel."""
-    x, found = self.spanned(x, outputs), []
+    x, rank = self.spanned(x, outputs), len(outputs)
+    # Slices with strides are slow. Without, of each phase of them, they are not.
+    sizes = [(n // s, s) for n, s in zip(x.shape[1:-1], self.strides)]
+    phases = tf.reshape(x, [-1, *itertools.chain(*sizes), x.shape[-1]])
+    odd, even = range(1, 2 * rank, 2), range(2, 2 * rank + 1, 2)
+    phases = tf.transpose(phases, [*even, 0, *odd, 2 * rank + 1])
+    found = []
     for place in itertools.product(*map(range, self.sizes)):
-      starts = [i * rate for i, rate in zip(place, self.rates)]
-      ends = [
-        start + (m - 1) * stride + 1
-        for start, m, stride in zip(starts, outputs, self.strides)
-      ]
-      slices = map(slice, starts, ends, self.strides)
-      found.append(x[(slice(None), *slices)])
+      starts, phase = zip(
+        *map(divmod, map(operator.mul, place, self.rates), self.strides)
+      )
+      slices = [slice(i, i + m) for i, m in zip(starts, outputs)]
+      found.append(phases[(*phase, slice(None), *slices)])
     return found
 
 
 def _products(window, x, d):
-  """Returns `[batch, K * in, out]`, the gradients of the kernel."""
-  taps = window.taps(x, d.shape[1:-1])
-  if len(taps) * x.shape[-1] <= _SMALL_PATCH:
-    taps = [tf.concat(taps, -1)]
-  d = _positions(d)
-  return tf.concat(
-    [tf.matmul(_positions(tap), d, transpose_a=True) for tap in taps], 1
-  )
+  """Returns `[batch, K, in, out]`, the gradients of the kernel."""
+  taps = [_positions(tap) for tap in window.taps(x, d.shape[1:-1])]
+  size, d = x.shape[-1], _positions(d)
+  if len(taps) * size > _SMALL_PATCH:
+    return tf.stack([tf.matmul(tap, d, transpose_a=True) for tap in taps], 1)
+  rows = tf.transpose(tf.stack(taps, 1), [0, 1, 3, 2])
+  found = tf.matmul(tf.reshape(rows, [-1, len(taps) * size, d.shape[1]]), d)
+  return tf.reshape(found, [-1, len(taps), size, d.shape[-1]])
 
 
 def _factors(window, x, d):
@@ -113,9 +124,8 @@ def _in_groups(window, groups, x, d):
     grouped = tf.transpose(grouped, [0, 2, 1, 3])
     return tf.reshape(grouped, [-1, *x.shape[1:-1], size])
 
-  size, out = x.shape[-1] // groups, d.shape[-1] // groups
   found = _products(window, apart(x), apart(d))
-  found = tf.reshape(found, [-1, groups, np.prod(window.sizes), size, out])
+  found = tf.reshape(found, [-1, groups, *found.shape[1:]])
   return tf.transpose(found, [0, 2, 3, 1, 4])
 
 
@@ -125,7 +135,7 @@ def _depthwise(window, x, d):
   outputs, multiplier = d.shape[1:-1], d.shape[-1] // channels
   alike = len(set(window.strides)) == 1 and max(window.rates) == 1
   # XLA takes gigabytes for so many channels.
-  if fallback.under_xla() or len(outputs) > 2 or not alike:
+  if fallback.under_xla() or len(outputs) != 2 or not alike:
     axes = list(range(1, 1 + len(outputs)))
     d = tf.reshape(d, [-1, *outputs, channels, multiplier])
     sums = [
@@ -134,24 +144,23 @@ def _depthwise(window, x, d):
     return tf.stack(sums, 1)
 
   def as_channels(x):
-    """[batch, *space, channels] as [1, rows, columns, batch * channels]."""
-    space = x.shape[1:-1].as_list()
-    x = tf.reshape(x, [-1, *[1] * (2 - len(space)), *space, x.shape[-1]])
+    """[batch, rows, columns, channels] as [1, rows, columns, all channels]."""
     shape = [1, *x.shape[1:-1], tf.shape(x)[0] * x.shape[-1]]
     return tf.reshape(tf.transpose(x, [1, 2, 0, 3]), shape)
 
   batch = tf.shape(x)[0]
-  sizes = [*[1] * (2 - len(outputs)), *window.sizes]
   # Nor may XLA have it where it chooses by itself what it compiles.
   with _uncompiled():
     found = tf.nn.depthwise_conv2d_backprop_filter(
       as_channels(window.spanned(x, outputs)),
-      [*sizes, batch * channels, multiplier],
+      [*window.sizes, batch * channels, multiplier],
       as_channels(d),
-      [1, window.strides[0], window.strides[0], 1],
+      [1, *window.strides, 1],
       'VALID',
     )
-  found = tf.reshape(found, [np.prod(sizes), batch, channels, multiplier])
+  found = tf.reshape(
+    found, [np.prod(window.sizes), batch, channels, multiplier]
+  )
   return tf.transpose(found, [1, 0, 2, 3])
 
 
