@@ -83,7 +83,7 @@ class Window(NamedTuple):
   def taps(self, x: tf.Tensor, outputs: tf.TensorShape) -> list[tf.Tensor]:
     """Returns `[batch, *outputs, channels]` for each place of the kernel."""
     x, rank = self.spanned(x, outputs), len(outputs)
-    # Slices with strides are slow. Without, of each phase of them, they are not.
+    # Slices with strides are slow; those of each phase of them need none.
     sizes = [(n // s, s) for n, s in zip(x.shape[1:-1], self.strides)]
     phases = tf.reshape(x, [-1, *itertools.chain(*sizes), x.shape[-1]])
     odd, even = range(1, 2 * rank, 2), range(2, 2 * rank + 1, 2)
