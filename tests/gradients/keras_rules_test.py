@@ -9,6 +9,7 @@ from tfdpflows import gradients
 from tfdpflows._keras import keras
 from tfdpflows.gradients import fallback
 from tfdpflows.gradients import layers as rules
+from tfdpflows.gradients.rules import PerExampleGradients
 
 L = keras.layers
 BATCH = 5
@@ -36,6 +37,18 @@ class _Cell(L.Layer):
     for t in range(3):
       y, state = self.cell(x[:, t], state)
     return y
+
+
+class _Twice(L.Layer):
+  """Uses one layer at two sizes."""
+
+  def __init__(self, layer):
+    super().__init__()
+    self.layer = layer
+
+  def call(self, x):
+    one = self.layer(x)
+    return tf.concat([one[:, :1], self.layer(tf.tanh(one)[:, :2])], 1)
 
 
 CASES = {
@@ -201,6 +214,15 @@ CASES = {
     lambda: L.SeparableConv1D(3, 2, padding='causal', dilation_rate=2),
     _floats(5, 4),
   ),
+  # With all positions its gradients are stored, with two patches are.
+  'conv1d_used_twice': (
+    lambda: _Twice(L.Conv1D(8, 2, padding='same')),
+    _floats(5, 8),
+  ),
+  'depthwise_conv1d_used_twice': (
+    lambda: _Twice(L.DepthwiseConv1D(2, padding='same')),
+    _floats(5, 3),
+  ),
   'conv1d_transpose': (
     lambda: L.Conv1DTranspose(3, 3, 2, 'same'),
     _floats(4, 2),
@@ -334,6 +356,52 @@ def test_equals_jacobian_and_clip(name, mode):
     expected = np.tensordot(scale, j, 1)
     atol = 2e-5 * np.abs(expected).max()
     np.testing.assert_allclose(f, expected, rtol=1e-5, atol=atol)
+
+
+CONVOLUTIONS = {
+  'patches': lambda **kw: L.Conv2D(40, 2, **kw),
+  'products': lambda **kw: L.Conv2D(2, 2, **kw),
+  'groups': lambda **kw: L.Conv2D(4, 2, groups=2, **kw),
+  'depthwise': lambda **kw: L.DepthwiseConv2D(2, **kw),
+  'separable': lambda **kw: L.SeparableConv2D(3, 2, **kw),
+  'transposed': lambda **kw: L.Conv2DTranspose(3, 2, **kw),
+}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', CONVOLUTIONS)
+def test_convolutions_keep_examples_apart(name):
+  """In float64, of two draws each; nan and padding contribute nothing."""
+  layer = CONVOLUTIONS[name](dtype='float64')
+  x = np.random.default_rng(0).normal(size=[6, 4, 4, 4])
+  layer(x)
+
+  def clipped(x, weights):
+    with rules.layer_rules([layer]), gradients.PerExampleTape() as tape:
+      y = tf.sin(layer(x))
+      loss = tf.reduce_sum(tf.reshape(y, [-1, 2 * np.prod(y.shape[1:])]), 1)
+    found = PerExampleGradients(tape, loss, layer.trainable_variables, draws=2)
+    return gradients.Flat(2.0).clip_and_sum(found, weights)
+
+  total = clipped(tf.constant(x[:2]), None)
+  length = np.sqrt(sum(np.sum(np.square(t)) for t in total))
+  np.testing.assert_allclose(length, 2.0, rtol=1e-12)
+  x[2] = np.nan
+  found = clipped(tf.constant(x), tf.constant([1.0, 1.0, 0.0]))
+  for one, two in zip(found, total):
+    np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.core
+def test_layers_made_of_convolutions_have_no_rule():
+  class Own(L.DepthwiseConv2D):
+    def call(self, x):
+      return 2 * super().call(x)
+
+  assert rules.rule_of(Own(2)) is None
+  first = L.Conv2D(2, 2, data_format='channels_first')
+  first.build([None, 2, 3, 3])
+  assert rules.rule_of(first)(first, _floats(2, 3, 3)) is NotImplemented
 
 
 @pytest.mark.parametrize('name', CASES)
