@@ -399,6 +399,10 @@ def test_statement_of_a_part_tells_the_claim_where_outputs_decided_the_end():
   assert f'then costs epsilon {round_up(plan.epsilon())}.' in note
   list(plan.dataset(X))
   assert 'Steps:' not in str(plan.privacy_statement())
+  plan = _plan(accountant='gdp')
+  list(plan.dataset(X, steps=1))
+  (note,) = [n for n in plan.privacy_statement().notes if 'Steps:' in n]
+  assert f'{round_up(plan.epsilon())} (gdp, asymptotic' in note
 
 
 def test_a_ledger_of_ones_own_says_that_a_plan_was_seeded(tmp_path):

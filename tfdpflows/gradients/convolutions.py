@@ -22,6 +22,7 @@ channels it does not add them up.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import operator
 from collections.abc import Callable
@@ -186,20 +187,29 @@ def _own(layer, name='kernel'):
   return call
 
 
-def _known(layer, x):
-  rank = layer.rank + 2
-  return (
-    plain(layer, x, rank)
-    and x.shape.rank == rank
-    and x.shape[1:].is_fully_defined()
-    and layer.data_format == 'channels_last'
-  )
+def _convolution_rule(compute):
+  """Returns the rule, given how to compute all but bias and activation.
 
+  `compute(layer, x)` gets inputs in the layer's precision and of a known size.
+  """
 
-def _finished(layer, y):
-  if layer.use_bias:
-    y += copies(layer.bias, y, y.shape.rank)
-  return y if layer.activation is None else layer.activation(y)
+  @functools.wraps(compute)
+  def rule(layer, inputs):
+    rank = layer.rank + 2
+    known = (
+      plain(layer, inputs, rank)
+      and inputs.shape.rank == rank
+      and inputs.shape[1:].is_fully_defined()
+      and layer.data_format == 'channels_last'
+    )
+    if not known:
+      return NotImplemented
+    y = compute(layer, tf.cast(inputs, layer.compute_dtype))
+    if layer.use_bias:
+      y += copies(layer.bias, y, y.shape.rank)
+    return y if layer.activation is None else layer.activation(y)
+
+  return rule
 
 
 def _gradients(
@@ -211,66 +221,56 @@ def _gradients(
   return lambda x, d: compute(window, x, d)
 
 
+@_convolution_rule
 def convolve(
   layer: keras.layers.Conv1D | keras.layers.Conv2D | keras.layers.Conv3D,
-  inputs: tf.Tensor,
+  x: tf.Tensor,
 ) -> tf.Tensor:
   """`Conv1D`, `Conv2D` and `Conv3D`, also in groups."""
-  if not _known(layer, inputs):
-    return NotImplemented
-  x = tf.cast(inputs, layer.compute_dtype)
   window, outputs = Window.of(layer), layer.compute_output_shape(x.shape)
   if layer.groups > 1:
     gradients = lambda x, d: _in_groups(window, layer.groups, x, d)
   else:
     gradients = _gradients(window, outputs[1:-1], layer.filters)
-  return _finished(layer, convolution(x, layer.kernel, _own(layer), gradients))
+  return convolution(x, layer.kernel, _own(layer), gradients)
 
 
+@_convolution_rule
 def transposed(
   layer: keras.layers.Conv1DTranspose
   | keras.layers.Conv2DTranspose
   | keras.layers.Conv3DTranspose,
-  inputs: tf.Tensor,
+  x: tf.Tensor,
 ) -> tf.Tensor:
   """`Conv1DTranspose`, `Conv2DTranspose` and `Conv3DTranspose`."""
-  if not _known(layer, inputs):
-    return NotImplemented
-  x = tf.cast(inputs, layer.compute_dtype)
   gradients = _gradients(Window.of(layer), x.shape[1:-1], x.shape[-1])
   back = lambda x, d: gradients(d, x)
-  return _finished(layer, convolution(x, layer.kernel, _own(layer), back))
+  return convolution(x, layer.kernel, _own(layer), back)
 
 
+@_convolution_rule
 def depthwise(
   layer: keras.layers.DepthwiseConv1D | keras.layers.DepthwiseConv2D,
-  inputs: tf.Tensor,
+  x: tf.Tensor,
 ) -> tf.Tensor:
   """`DepthwiseConv1D` and `DepthwiseConv2D`."""
-  if not _known(layer, inputs):
-    return NotImplemented
-  x = tf.cast(inputs, layer.compute_dtype)
   window = Window.of(layer)
-  y = convolution(
+  return convolution(
     x,
     layer.depthwise_kernel,
     _own(layer, 'depthwise_kernel'),
     lambda x, d: _depthwise(window, x, d),
   )
-  return _finished(layer, y)
 
 
+@_convolution_rule
 def separable(
   layer: keras.layers.SeparableConv1D | keras.layers.SeparableConv2D,
-  inputs: tf.Tensor,
+  x: tf.Tensor,
 ) -> tf.Tensor:
   """`SeparableConv1D` and `SeparableConv2D`: depthwise, then one of size 1."""
-  if not _known(layer, inputs):
-    return NotImplemented
-  x = tf.cast(inputs, layer.compute_dtype)
   window, outputs = Window.of(layer), layer.compute_output_shape(x.shape)
-  rows = 2 - layer.rank  # Axes that images have before those of the layer.
-  axes = [1] * rows
+  axes = [1] * (2 - layer.rank)  # That images have before those of the layer.
 
   def by_channel(x, kernel):
     x = window.spanned(x, outputs[1:-1])
@@ -296,7 +296,7 @@ def separable(
     tf.nn.convolution,
     _gradients(Window(one, one, one, False), outputs[1:-1], layer.filters),
   )
-  return _finished(layer, tf.ensure_shape(y, outputs))
+  return tf.ensure_shape(y, outputs)
 
 
 RULES = {

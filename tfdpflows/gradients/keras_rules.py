@@ -117,15 +117,7 @@ def layer_normalization(
     return NotImplemented
   mean, variance = tf.nn.moments(x, axes, keepdims=True)
   y = (x - mean) * tf.math.rsqrt(variance + layer.epsilon)
-  shape = [1] * x.shape.rank
-  for axis in layer.axis:
-    shape[axis] = x.shape[axis]
-  shape[0] = -1  # Of the copies: the examples.
-  if layer.gamma is not None:
-    y *= tf.reshape(copies(layer.gamma, x), shape)
-  if layer.beta is not None:
-    y += tf.reshape(copies(layer.beta, x), shape)
-  return tf.ensure_shape(y, inputs.shape)
+  return _scaled(layer, y, inputs.shape, axes)
 
 
 def group_normalization(
@@ -139,14 +131,20 @@ def group_normalization(
     return NotImplemented
   with attributes(layer, scale=False, center=False):
     y = type(layer).call(layer, tf.cast(inputs, layer.compute_dtype), mask=mask)
-  shape = [1] * inputs.shape.rank
-  shape[axis] = inputs.shape[axis]
+  return _scaled(layer, y, inputs.shape, [axis])
+
+
+def _scaled(layer, y, whole, axes):
+  """Multiplies by gamma and adds beta, of these axes, if the layer has them."""
+  shape = [1] * whole.rank
+  for axis in axes:
+    shape[axis] = whole[axis]
   shape[0] = -1  # Of the copies: the examples.
-  if layer.scale:
+  if layer.gamma is not None:
     y *= tf.reshape(copies(layer.gamma, y), shape)
-  if layer.center:
+  if layer.beta is not None:
     y += tf.reshape(copies(layer.beta, y), shape)
-  return tf.ensure_shape(y, inputs.shape)
+  return tf.ensure_shape(y, whole)
 
 
 def _by_gate(layer):
@@ -244,13 +242,13 @@ def recurrent(
 @contextlib.contextmanager
 def attributes(layer, **values):
   """Sets attributes of a layer for a while, past Keras."""
-  attributes = vars(layer)
-  old = {name: attributes[name] for name in values if name in attributes}
-  attributes.update({name: values[name] for name in old})
+  current = vars(layer)
+  old = {name: current[name] for name in values if name in current}
+  current.update({name: values[name] for name in old})
   try:
     yield
   finally:
-    attributes.update(old)
+    current.update(old)
 
 
 def time_distributed(

@@ -74,6 +74,7 @@ def is_library_rule(layer: keras.layers.Layer) -> bool:
   return rule is not None and rule is _library().get(type(layer))
 
 
+@functools.cache
 def _library():
   # Loads Keras, which the primitives do without.
   from tfdpflows.gradients import convolutions, keras_rules  # noqa: PLC0415

@@ -438,14 +438,13 @@ class DPOptimizer:
     _refuse_tf32()
     _refuse_rewritten_precision()
     _refuse_mixed_precision_policy()
-    self._check_variables(variables)
-    self._variables_of_first_update = self._variables_of_first_update or {
-      v.ref() for v in variables
-    }
+    self._variables_of_first_update = self._check_variables(variables)
 
   def _check_variables(self, variables):
+    """Returns the variables of the first update, which these must be of."""
     known = self._variables_of_first_update or {v.ref() for v in variables}
     _check_variables(variables, known)
+    return known
 
   def _aggregate_gradients(self, grads_and_vars):
     # `private_gradients` has summed over the replicas already.

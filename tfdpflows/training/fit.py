@@ -244,7 +244,7 @@ def _check_callbacks(callbacks, model, validated):
         "Give rows that are public, or set monitor='loss' and release the loss "
         'with noise: plan.optimizer(..., loss_bound=...).'
       )
-    if monitor == 'epsilon' != ours[0]:
+    if monitor == 'epsilon' and monitor not in ours:
       raise ValueError(
         f'{name}(monitor={monitor!r}) would never act: by the accountant '
         f'{model.optimizer.plan.accountant!r} it is logged as {ours[0]!r}.'

@@ -18,6 +18,7 @@ from tfdpflows._checks import (
   check_positive,
   check_type,
 )
+from tfdpflows.accounting import registry
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.accounting.rounding import round_up
@@ -397,11 +398,12 @@ class TrainingPlan(Fixed):
       notes.append(f'Units: {self.units.describe()}.')
     charged = self._steps.charged
     if 0 < charged < self.steps:
+      caveat = registry.caveat(self.accountant)
       notes.append(
         f'Steps: {charged} of {self.steps} of {self.label!r} are charged. If '
         'outputs decided that it ends there (EarlyStopping, scores that were '
         'good enough), the claim is that of all steps: this training alone '
-        f'then costs epsilon {round_up(self.epsilon())}.'
+        f'then costs epsilon {round_up(self.epsilon())}{caveat}.'
       )
     return accounting.privacy_statement(
       self.ledger,
