@@ -9,9 +9,10 @@ from scipy import special
 # Chances that a boundary between two neighbouring bins is a change point,
 # tried in turn and weighted by how well each explains the release.
 _CHANGE_PROBABILITIES = (0.001, 0.01, 0.04, 0.15, 0.4, 0.8)
-# Chance that no row is in a run of neighbouring bins: ranges are often declared
-# wider than values reach. More would cost runs that have few rows.
-_EMPTY = 0.5
+# Chances that no row is in a run of neighbouring bins, tried in turn as well:
+# ranges are often declared wider than values reach, and spikes have nothing
+# between them, but where each run has few rows none is empty.
+_EMPTY = (0.02, 0.5, 0.98)
 # The odds that values end before an end of the declared range, at any bin
 # alike. Without them dozens of bins beyond all values would each hold something
 # in a column of spikes, and so of many runs.
@@ -159,16 +160,11 @@ def _runs(noisy, std, top, may_end):
   parts = _half_normal(average[:, None], variance[:, None], scales)
   # Of an empty run all is noise.
   empty = -0.5 * (average**2 / variance + np.log(2 * np.pi * variance))
-  prior = np.full(len(scales) + 1, (1 - _EMPTY) / len(scales))
-  prior[0] = _EMPTY
-  weighted = np.column_stack([empty, parts[0]]) + np.log(prior)
-  run_mean, run_variance = _mix(
-    weighted, *(np.pad(part, ((0, 0), (1, 0))) for part in parts[1:])
-  )
+  parts = [np.column_stack([empty, parts[0]])] + [
+    np.pad(part, ((0, 0), (1, 0))) for part in parts[1:]
+  ]
   around = 0.5 * np.log(2 * np.pi * variance) - 0.5 * within
   around -= 0.5 * length * np.log(2 * np.pi * std**2)
-  table = np.full((k, k), -np.inf)
-  table[first, last] = special.logsumexp(weighted, axis=-1) + around
   # Of the bins before each one, and from each one on, that they hold nothing.
   before, behind = np.full(k + 1, -np.inf), np.full(k + 1, -np.inf)
   if may_end:
@@ -176,15 +172,29 @@ def _runs(noisy, std, top, may_end):
     before[last[first == 0] + 1] = nothing[first == 0]
     behind[first[last == k - 1]] = nothing[last == k - 1]
   before[0] = behind[k] = 0.0
-  change = np.array(_CHANGE_PROBABILITIES)
-  log_evidence, chances = _partitions(table, before, behind, change)
+  log_evidence, means, seconds, with_sums = [], [], [], []
+  for chance_of_empty in _EMPTY:
+    prior = np.full(len(scales) + 1, (1 - chance_of_empty) / len(scales))
+    prior[0] = chance_of_empty
+    weighted = parts[0] + np.log(prior)
+    run_mean, run_variance = _mix(weighted, *parts[1:])
+    table = np.full((k, k), -np.inf)
+    table[first, last] = special.logsumexp(weighted, axis=-1) + around
+    evidence, chances = _partitions(
+      table, before, behind, np.array(_CHANGE_PROBABILITIES)
+    )
+    log_evidence.append(special.logsumexp(evidence))
+    weights = special.softmax(evidence)
+    chance = np.tensordot(weights, chances, 1)[first, last]
+    means.append(_cover(first, last, k, chance * run_mean))
+    seconds.append(_cover(first, last, k, chance * run_mean**2))
+    # The errors of the bins of a run are equal, so that their covariance with
+    # the sum is the variance times the length of the run.
+    with_sums.append(_cover(first, last, k, chance * run_variance * length))
   weights = special.softmax(log_evidence)
-  chance = np.tensordot(weights, chances, 1)[first, last]
-  center = _cover(first, last, k, chance * run_mean)
-  second = _cover(first, last, k, chance * run_mean**2)
-  # The errors of the bins of a run are equal, so that their covariance with the
-  # sum is the variance times the length of the run.
-  with_sum = _cover(first, last, k, chance * run_variance * length)
+  center, second, with_sum = (
+    weights @ np.array(x) for x in (means, seconds, with_sums)
+  )
   return center, np.maximum(second - center**2 + with_sum, 1e-9 * std**2)
 
 
