@@ -10,6 +10,7 @@ import tensorflow as tf
 import tfdpflows
 from tfdpflows import flows, gradients, optimizers, sampling
 from tfdpflows._keras import keras, tfp
+from tfdpflows.independence import checker
 
 L = keras.layers
 tfd = tfp.distributions
@@ -101,11 +102,11 @@ def test_what_changes_nothing_can_be_declared():
 
 
 @contextlib.contextmanager
-def _logged(caplog):
+def _logged(caplog, level=logging.WARNING):
   logger = logging.getLogger('absl')
   old, logger.propagate = logger.propagate, True
   try:
-    caplog.set_level(logging.WARNING, logger='absl')
+    caplog.set_level(level, logger='absl')
     yield
   finally:
     logger.propagate = old
@@ -130,6 +131,16 @@ def test_what_was_not_compared_is_told_where_nothing_is_proven(caplog):
     assert _checked(layers, INTEGERS) == 'tested'
   said = [r.getMessage() for r in caplog.records if 'compared' in r.message]
   assert len(said) == len(set(said)) and 'is not in [0, 5)' in said[0]
+
+
+def test_a_check_that_takes_long_is_told_before_it(caplog, monkeypatch):
+  monkeypatch.setattr(checker, '_SLOW', 0.0)
+  with _logged(caplog, logging.INFO):
+    _checked([])
+  (said,) = [
+    r.message for r in caplog.records if 'before it trains' in r.message
+  ]
+  assert said.endswith('once: about 1 minute.')
 
 
 def _until_small(x):

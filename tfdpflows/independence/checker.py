@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any, Optional
@@ -12,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tfdpflows import gradients
+from tfdpflows import gradients, progress
 from tfdpflows._autograph import unconverted
 from tfdpflows._keras import keras
 from tfdpflows.gradients import fallback
@@ -29,6 +30,11 @@ from tfdpflows.independence import (
   shape_arithmetic,
 )
 from tfdpflows.training.replicas import Workers
+
+# How many times as long as the first trace of a model its check takes, and the
+# seconds of that trace from which it is worth a line.
+_TRACES = 10
+_SLOW = 1.0
 
 
 class Checker:
@@ -350,7 +356,15 @@ class Checker:
     # Makes the variables, and layers that are made in `call`. Nothing is
     # computed: it may fail, or never end.
     infer = lambda rows: self._losses(rows, training=False)[0]
+    start = time.monotonic()
     runs.trace(lambda rows, unused_weights: infer(rows), rows, tf.float64)
+    took = time.monotonic() - start
+    if took > _SLOW:
+      logging.info(
+        'tfdpflows: checks %s before it trains, once: about %s.',
+        self._model.name,
+        progress.about(_TRACES * took),
+      )
     layers, variables = self.layers, list(self._variables())
     keras_layers.refuse_layers(*self._modules)
     keras_layers.refuse_batch_losses(layers)
