@@ -14,6 +14,7 @@ from tests.grids import thinned
 from tests.unproven import unproven
 from tfdpflows import gradients, optimizers, sampling
 from tfdpflows._keras import VectorizedDPKerasSGDOptimizer, keras, tfp
+from tfdpflows.randomness import Randomness
 
 L = keras.layers
 tfd = tfp.distributions
@@ -1049,6 +1050,47 @@ def test_tensorboard(tmp_path, monkeypatch):
   pytest.importorskip('tensorboard')
   private.fit(x, y, verbose=0, callbacks=[board])
   assert list(tmp_path.rglob('events*'))
+
+
+@pytest.mark.parametrize('noise', ['independent', 'banded'])
+def test_graphs_hold_no_key(monkeypatch, noise):
+  # TensorBoard writes them down, for one, with all their constants.
+  words, key_of = set(), Randomness.key
+
+  def key(self, *path):
+    found = key_of(self, *path)
+    words.update(np.frombuffer(found, np.int64).tolist())
+    return found
+
+  monkeypatch.setattr(Randomness, 'key', key)
+  sampler = sampling.CyclicPoissonSampler(
+    num_examples=N, sampling_probability=0.5, parts=2
+  )
+  plan = tfdpflows.TrainingPlan(
+    sampler,
+    gradients.Flat(1.0),
+    noise_multiplier=1.0,
+    steps=2,
+    noise=noise,
+  )
+  model = keras.Sequential([keras.Input([4]), L.Dropout(0.5), L.Dense(1)])
+  private = _private(model, plan, loss='mse')
+  private.fit(*_line_data(), verbose=0)
+  graph = private.train_tf_function._concrete_variable_creation_fn.graph
+  graph = graph.as_graph_def()
+  constants = [
+    tf.make_ndarray(node.attr['value'].tensor)
+    for nodes in (graph.node, *(f.node_def for f in graph.library.function))
+    for node in nodes
+    if node.op == 'Const'
+  ]
+  found = {
+    number
+    for array in constants
+    if array.dtype in ('int64', 'uint64')
+    for number in array.ravel().view(np.int64).tolist()
+  }
+  assert found and not found & words
 
 
 @unproven()

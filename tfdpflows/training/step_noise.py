@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,10 @@ class StepNoise:
     self.checkpointed = {'plan_step': self.done}
     # In no checkpoint: what was used stays used when weights are taken back.
     self._next, self._end = _variable(), _variable()
+    # Secrets are no constants of graphs, which callbacks and profilers write
+    # down: TensorBoard does. This one is for all replicas, others by name.
+    self._key = _variable(_words(os.urandom(_KEY_BYTES)))
+    self._known_key, self._other_keys = None, {}
     self._start, self._made = 0, False
 
   def belongs_to(self, optimizer: DPOptimizer) -> None:
@@ -101,12 +106,14 @@ class StepNoise:
   def open(self, start: int) -> None:
     """Lets steps from `start` on be made, as soon as they are charged."""
     self._made = self.made_any
+    self._set_key()
     self._start = start
     self._next.assign(start)
     self._end.assign(start)
 
   def charged(self, end: int) -> None:
     """Lets steps below `end` be made too."""
+    self._set_key()
     self._end.assign(end)
 
   def close(self) -> None:
@@ -167,7 +174,7 @@ class StepNoise:
     # A batch may be drawn, and charged, while the update is computed already.
     with tf.control_dependencies([step]):
       following, end = self._next.read_value(), self._end.read_value()
-      restored = self.done.read_value()
+      restored, key = self.done.read_value(), self._key.read_value()
     allowed = tf.logical_and(step >= following, step < end)
     # Else a callback has restored the optimizer of another training.
     allowed = tf.logical_and(allowed, restored <= following)
@@ -189,7 +196,7 @@ class StepNoise:
       # Not by an index, of which XLA would compile each value.
       one = tf.constant(1.0, tf.float64)
       factor = tf.where(allowed, one, tf.constant(math.nan, tf.float64))
-    return StepStream(self._key(), step), factor
+    return StepStream(key, step), factor
 
   def generator_states(
     self, step: tf.Tensor | int, sizes: Sequence[int]
@@ -201,8 +208,7 @@ class StepNoise:
       sizes: of the states, int64 vectors.
     """
     key = self.plan.randomness.key('layers', self.plan.label)
-    stream = StepStream(key[:_KEY_BYTES], step)
-    words = stream.uniform_full_int([sum(sizes)])
+    words = self._stream(step, key).uniform_full_int([sum(sizes)])
     return tf.split(tf.bitcast(words, tf.int64), list(sizes))
 
   def add(
@@ -233,15 +239,23 @@ class StepNoise:
     total = on_grid(replicas.sum_over_replicas(total), stddev)
     return tf.cast(total, dtype)
 
-  def _key(self):
-    """Returns the key of the noise that is independent from step to step.
+  def _set_key(self):
+    """Sets the key of the noise that is independent from step to step.
 
     Copies of one ledger may go on with two tables: with one noise the
     difference of what they release would have none.
     """
     of_table = ('table', self.steps.table) if self.steps.other_table else ()
     key = self.steps.randomness.key('noise', self.plan.label, *of_table)
-    return key[:_KEY_BYTES]
+    if key != self._known_key:
+      self._key.assign(_words(key))
+      self._known_key = key
+
+  def _stream(self, step, key):
+    """Returns the stream of a step of a key, on one replica."""
+    if key not in self._other_keys:
+      self._other_keys[key] = _variable(_words(key))
+    return StepStream(self._other_keys[key].read_value(), step)
 
   def _stream_of_rows(self, step, *kind):
     """Returns the stream of a step of z, for vectors of one kind.
@@ -252,7 +266,7 @@ class StepNoise:
     """
     steps, label = self.steps, self.plan.label
     key = steps.randomness.key('noise', label, steps.table, *kind)
-    return StepStream(key[:_KEY_BYTES], step)
+    return self._stream(step, key)
 
 
 class StepStream:
@@ -264,7 +278,8 @@ class StepStream:
   `tf.random.stateless_uniform` are not. Draws are independent of each other.
 
   Args:
-    key: 24 secret bytes: Philox's key, and where its counter starts.
+    key: 24 secret bytes: Philox's key, and where its counter starts. As bytes
+      they are a constant of the graph; or as a tensor of them, int64 `[3]`.
     step: the number of the step, an integer or a scalar tensor.
 
   Raises:
@@ -279,16 +294,20 @@ class StepStream:
   True
   """
 
-  def __init__(self, key: bytes, step: tf.Tensor | int):
-    if len(key) != _KEY_BYTES:
-      raise ValueError(f'The key has {len(key)} bytes; it needs {_KEY_BYTES}.')
-    key = np.frombuffer(key, np.uint64)
-    self._key = key[:1]
-    # Draws differ in the upper half; the lower one counts blocks of a draw,
-    # of which there are far less than 2^64.
-    self._low = key[1]
+  def __init__(self, key: bytes | tf.Tensor, step: tf.Tensor | int):
+    if isinstance(key, bytes):
+      if len(key) != _KEY_BYTES:
+        raise ValueError(
+          f'The key has {len(key)} bytes; it needs {_KEY_BYTES}.'
+        )
+      key = tf.constant(_words(key))
+    # Draws differ in the upper half of the counter; the lower one counts blocks
+    # of a draw, of which there are far less than 2^64.
+    self._key, self._low, start = (
+      tf.bitcast(word, tf.uint64) for word in tf.unstack(key)
+    )
     self.step = step
-    self._high = key[2] + tf.cast(step, tf.uint64) * _DRAWS
+    self._high = start + tf.cast(step, tf.uint64) * _DRAWS
     self.draws = 0
 
   def uniform_full_int(
@@ -308,17 +327,22 @@ class StepStream:
         f'A step has {_DRAWS} draws, and they are used up: draw more numbers '
         'at a time.'
       )
-    counter = tf.stack([tf.constant(self._low), self._high + self.draws])
+    counter = tf.stack([self._low, self._high + self.draws])
     self.draws += 1
     return tf.raw_ops.StatelessRandomUniformFullIntV2(
-      shape=shape, key=self._key, counter=counter, alg=_PHILOX, dtype=dtype
+      shape=shape, key=self._key[None], counter=counter, alg=_PHILOX, dtype=dtype
     )
 
 
-def _variable():
+def _words(key):
+  """Returns the 24 bytes that a `StepStream` takes of a key, int64 `[3]`."""
+  return np.frombuffer(key[:_KEY_BYTES], np.int64)
+
+
+def _variable(value=0):
   with tf.init_scope():
     return tf.Variable(
-      0,
+      value,
       dtype=tf.int64,
       trainable=False,
       # Alike on all replicas: one may speak for all.
