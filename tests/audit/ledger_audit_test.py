@@ -10,6 +10,7 @@ from scipy import stats
 from tests.grids import thinned
 from tfdpflows import accounting, audit
 from tfdpflows.audit import ledgers, page
+from tfdpflows.audit.replaying import Replay
 
 REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 GAUSSIAN = dp_accounting.GaussianDpEvent
@@ -201,6 +202,12 @@ def test_page(mixed, tmp_path):
   assert content['entries'][0]['label'] == 'counts'
   assert content['complete'] is False
   assert len(content['roc']['claimed']) == len(content['roc']['attack'])
+  assert 'private' not in str(content)
+  # That of a replay reads rows, and says so in both files.
+  replayed = page.as_dict(
+    mixed, source='', replay=Replay((), (), distance=1), row=3
+  )
+  assert 'is not private' in replayed['replay']['note']
   with pytest.raises(ValueError, match='must end in'):
     page.write_page(tmp_path / 'audit.htm', mixed, source='')
   assert sorted(x.name for x in tmp_path.iterdir()) == [

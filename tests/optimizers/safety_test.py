@@ -221,6 +221,19 @@ def test_graphs_that_are_rewritten_to_half_precision_are_refused(option):
   step()
 
 
+@pytest.mark.parametrize(
+  'name', ['TF_SET_ONEDNN_FPMATH_MODE', 'DNNL_DEFAULT_FPMATH_MODE']
+)
+def test_float32_in_half_precision_by_onednn_is_refused(monkeypatch, name):
+  step = _step()
+  with monkeypatch.context() as patch:
+    patch.setenv(name, 'BF16')
+    with pytest.raises(ValueError, match=f'{name}=BF16.*Unset'):
+      step()
+  monkeypatch.setenv(name, 'strict')
+  step()
+
+
 def test_microbatches_are_of_one_example():
   """TF Privacy clips the mean of each; dropping that would go unnoticed."""
   _optimizer(num_microbatches=4)  # As many as examples.

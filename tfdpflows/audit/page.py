@@ -108,6 +108,7 @@ def as_dict(
   }
   if replay is not None:
     content['replay'] = {
+      'note': 'This is computed from private rows and is not private.',
       'row': row,
       'passed': replay.passed,
       'differences': list(replay.differences),

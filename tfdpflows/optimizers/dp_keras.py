@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -49,6 +50,11 @@ _UNSHOWN = {
   *('gradient_transformers', 'num_microbatches'),
   'unconnected_gradients_to_zero',
 }
+# What oneDNN may compute float32 in, by the environment.
+_FPMATH = (
+  *('TF_SET_ONEDNN_FPMATH_MODE', 'ONEDNN_DEFAULT_FPMATH_MODE'),
+  'DNNL_DEFAULT_FPMATH_MODE',
+)
 # Up to so many rows float32 sums round by about a thousandth of a row.
 _MANY_ROWS = 2**14
 
@@ -710,10 +716,18 @@ def _refuse_tf32():
 
 
 def _refuse_rewritten_precision():
-  """Raises a ValueError where graphs are rewritten to half precision.
+  """Raises a ValueError where float32 is computed in half precision.
 
-  In graphs whose variables and losses say float32.
+  By graphs that are rewritten, or by oneDNN, of which not all processors do.
   """
+  for name in _FPMATH:
+    mode = os.environ.get(name, '')
+    if mode.upper() not in ('', 'STRICT'):
+      raise ValueError(
+        f'{name}={mode} in the environment is refused: matrix products may be '
+        'in half precision, so that clipping bounds nothing. Unset it before '
+        'the program starts.'
+      )
   options = tf.config.optimizer.get_experimental_options()
   for name, is_on in options.items():
     if name.startswith('auto_mixed_precision') and is_on:
