@@ -334,7 +334,11 @@ class StepStream:
     counter = tf.stack([self._low, self._high + self.draws])
     self.draws += 1
     return tf.raw_ops.StatelessRandomUniformFullIntV2(
-      shape=shape, key=self._key[None], counter=counter, alg=_PHILOX, dtype=dtype
+      shape=shape,
+      key=self._key[None],
+      counter=counter,
+      alg=_PHILOX,
+      dtype=dtype,
     )
 
 
