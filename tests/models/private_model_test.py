@@ -1093,6 +1093,29 @@ def test_graphs_hold_no_key(monkeypatch, noise):
   assert found and not found & words
 
 
+class _Shaken(L.Layer):
+  def __init__(self):
+    super().__init__()
+    self.generator = tf.random.Generator.from_seed(1)
+
+  def call(self, inputs, training=None):
+    if not training:
+      return inputs
+    return inputs + self.generator.normal(tf.shape(inputs))
+
+
+def test_what_a_step_has_drawn_is_in_no_checkpoint():
+  # It tells how many rows the last batch had, and what each of them got.
+  plan, layer = _plan(), _Shaken()
+  model = keras.Sequential([keras.Input([4]), layer, L.Dense(1)])
+  private = _private(model, plan, loss='mse')
+  private.fit(*_line_data(), verbose=0)
+  source = private.optimizer.noise_source
+  (drawn,), (left,) = source.generator_states(plan.steps - 1, [3])
+  np.testing.assert_array_equal(layer.generator.state, left)
+  assert not np.isin(left, drawn).any()
+
+
 @unproven()
 def test_epochs_beside_a_dataset_and_after_the_last_step():
   x, y = _line_data()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -228,17 +229,28 @@ class Checker:
 
     Numbers that are known, as those of `keras.utils.set_random_seed`, tell the
     place of a row in the batch, and one row more moves all that come after it.
-    And a state that goes on from step to step counts the rows of batches.
+    And a state that goes on from step to step counts the rows of batches. So
+    does one that is left behind, in checkpoints.
+
+    Returns:
+      A function to call after the step, which leaves other states behind.
     """
     plan = getattr(self._model.optimizer, 'plan', None)
     if plan is None or self._model.distribute_strategy.num_replicas_in_sync > 1:
-      return
+      return lambda: None
     states = self._states()
-    if states:
-      sizes = [len(state.start) for state in states]
-      source = self._model.optimizer.noise_source
-      for state, value in zip(states, source.generator_states(step, sizes)):
+    if not states:
+      return lambda: None
+    sizes = [len(state.start) for state in states]
+    source = self._model.optimizer.noise_source
+    now, later = source.generator_states(step, sizes)
+
+    def assign(values):
+      for state, value in zip(states, values):
         state.assign(value)
+
+    assign(now)
+    return functools.partial(assign, later)
 
   def _begin_replicas(self):
     """As `_draw_anew`, for all steps of a fit: replicas have states each."""
@@ -315,11 +327,12 @@ class Checker:
         return graph(rows, weights)
       return optimizer.sums_of(self._step_losses, rows, variables, weights)
 
-    self._draw_anew(step)
+    leave = self._draw_anew(step)
     with tf.summary.record_if(False):
       found = errors.call(
         optimizer.noised, sums, rows, variables, weights, step
       )
+    leave()
     keras_layers.refuse_batch_losses(self.layers)
     return found
 

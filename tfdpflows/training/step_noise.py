@@ -200,16 +200,20 @@ class StepNoise:
 
   def generator_states(
     self, step: tf.Tensor | int, sizes: Sequence[int]
-  ) -> list[tf.Tensor]:
+  ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Returns states of a step for the generators that layers draw from.
 
     Args:
       step: its number.
       sizes: of the states, int64 vectors.
+
+    Returns:
+      Those for the step, and those to leave behind.
     """
     key = self.plan.randomness.key('layers', self.plan.label)
-    words = self._stream(step, key).uniform_full_int([sum(sizes)])
-    return tf.split(tf.bitcast(words, tf.int64), list(sizes))
+    stream = self._stream(step, key)
+    draws = [stream.uniform_full_int([sum(sizes)]) for _ in range(2)]
+    return tuple(tf.split(tf.bitcast(x, tf.int64), list(sizes)) for x in draws)
 
   def add(
     self,
@@ -330,7 +334,11 @@ class StepStream:
     counter = tf.stack([self._low, self._high + self.draws])
     self.draws += 1
     return tf.raw_ops.StatelessRandomUniformFullIntV2(
-      shape=shape, key=self._key[None], counter=counter, alg=_PHILOX, dtype=dtype
+      shape=shape,
+      key=self._key[None],
+      counter=counter,
+      alg=_PHILOX,
+      dtype=dtype,
     )
 
 
