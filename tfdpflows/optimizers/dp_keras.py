@@ -99,8 +99,9 @@ class DPOptimizer:
     seed: for tests and papers; predictable noise does not protect.
     noise_generator: a `tf.random.Generator` that replaces `seed`. No two
       optimizers may use the same stream: their noise would cancel. With it, or
-      with `seed`, checkpoints keep the state of the noise, and restoring one
-      in the same process repeats used noise; else they do not.
+      with `seed`, checkpoints keep the state of the noise, from which all of
+      it can be computed, and restoring one in the same process repeats used
+      noise; else they do not.
     noise_source: as `noise.GeneratorNoise`, replaces both: how a `TrainingPlan`
       makes its optimizers. Noise is then a function of the plan's secret and
       of the step alone.

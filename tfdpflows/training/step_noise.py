@@ -308,7 +308,7 @@ class StepStream:
     # Draws differ in the upper half of the counter; the lower one counts blocks
     # of a draw, of which there are far less than 2^64.
     self._key, self._low, start = (
-      tf.bitcast(word, tf.uint64) for word in tf.unstack(key)
+      tf.bitcast(key[i], tf.uint64) for i in range(3)
     )
     self.step = step
     self._high = start + tf.cast(step, tf.uint64) * _DRAWS
