@@ -111,7 +111,6 @@ def _drawn(data):
     lambda point: point in (('sequential', True), ('subclass', False)),
   ),
 )
-@unproven()
 def test_one_step_equals_the_definition(kind, jit_compile):
   """Noiseless but for rounding: SGD on the clipped sum over the drawn rows."""
   data = _data()
@@ -209,7 +208,6 @@ def test_plan_draws_charges_and_refuses_other_data():
 
 
 @pytest.mark.core
-@unproven()
 def test_several_inputs_and_outputs():
   x, y = _data()
   ids = np.arange(N)[:, None] % 5
@@ -622,7 +620,6 @@ def test_positions_in_place_of_examples_take_the_slow_way():
   _check_one_step(model, x, y)
 
 
-@unproven()
 def test_convolutions_in_groups_are_clipped_by_example():
   """They were refused: the parallel loop of TensorFlow is wrong for them."""
   x, y = _data()
