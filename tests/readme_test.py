@@ -11,6 +11,7 @@ import pytest
 import tfdpflows
 from experiments import datasets
 from tests.grids import thinned
+from tests.tabular import small_table
 from tests.unproven import unproven
 from tfdpflows.tabular import TableSchema
 from tfdpflows.tabular.models.histogram import HistogramModel
@@ -66,7 +67,7 @@ def test_example_runs(number, people, tmp_path, monkeypatch, capsys):
   code = _examples()[number]
   # Models of tables are proven in docs/learn/table.md.
   own = 'DensityModel' in code or 'PrivateModel' in code
-  with contextlib.nullcontext() if own else unproven():
+  with small_table.short(), contextlib.nullcontext() if own else unproven():
     exec(compile(code, 'example', 'exec'), {'__name__': '__main__'})
   assert 'Claim: epsilon <= ' in capsys.readouterr().out
 

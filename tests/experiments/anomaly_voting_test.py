@@ -4,16 +4,21 @@ import numpy as np
 import pytest
 
 from experiments import anomaly_voting
+from tests.grids import thinned
 from tfdpflows import accounting, pate
 
 
-def test_smoke(tmp_path):
+@pytest.mark.parametrize('densities', thinned([1, 2], 1))
+def test_smoke(densities, tmp_path, monkeypatch):
+  """Flows that vote are in `tests/pate/anomaly_ensemble_test.py`."""
+  figure = list(anomaly_voting._METHODS['figure'].items())[:densities]
+  monkeypatch.setitem(anomaly_voting._METHODS, 'figure', dict(figure))
   plot = tmp_path / 'figure.png'
   results = anomaly_voting.run(
     smoke=True, plot=plot, output=str(tmp_path / 'results.json')
   )
   runs = {(run['part'], run['method']): run for run in results['runs']}
-  assert len(runs) == 5
+  assert len(runs) == densities + 3
   for run in runs.values():
     assert all(0 <= value <= 1 for value in run['correct'])
   assert plot.stat().st_size > 10_000

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from experiments import datasets, tabular_synthesis
+from tests.grids import thinned
 from tfdpflows.tabular import read_table
 from tfdpflows.tabular.schema import TableSchema
 
@@ -90,10 +91,11 @@ class TestDatasets:
 
 
 class TestRun:
-  def test_results(self, tmp_path):
+  @pytest.mark.parametrize('epsilons', thinned([[1.0], [1.0, 2.0]], 1))
+  def test_results(self, epsilons, tmp_path):
     output, figure = tmp_path / 'results.json', tmp_path / 'columns.png'
     results = smoke(
-      epsilons=(1.0, 2.0),
+      epsilons=epsilons,
       seeds=(3, 4),
       output=output,
       real_baseline=True,
@@ -103,10 +105,7 @@ class TestRun:
     assert figure.read_bytes().startswith(b'\x89PNG')
     assert json.loads(output.read_text()) == results
     assert [(r['epsilon'], r['seed']) for r in results['runs']] == [
-      (1.0, 3),
-      (1.0, 4),
-      (2.0, 3),
-      (2.0, 4),
+      (epsilon, seed) for epsilon in epsilons for seed in (3, 4)
     ]
     assert results['command'] == ['here']
     assert results['versions']['numpy']

@@ -108,7 +108,8 @@ def _drawn(data):
   ('kind', 'jit_compile'),
   thinned(
     itertools.product(['sequential', 'functional', 'subclass'], [False, True]),
-    lambda point: point[1] == (point[0] == 'sequential'),
+    # Functional models are in tests of several inputs below.
+    lambda point: point in (('sequential', True), ('subclass', False)),
   ),
 )
 def test_one_step_equals_the_definition(kind, jit_compile):
@@ -315,7 +316,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize(
-  'name', thinned(LOSSES, lambda x: x in ('name', 'function', 'batch size'))
+  'name', thinned(LOSSES, lambda x: x in ('function', 'batch size'))
 )
 def test_whatever_the_reduction_losses_are_of_examples(name):
   x, _ = _data()
@@ -730,6 +731,7 @@ def test_an_evaluation_of_its_own_is_told_not_to_be_called(caplog):
   assert 'own has a test_step of its own, which PrivateModel' in caplog.text
 
 
+@unproven()
 def test_keras_saves_and_loads_what_is_trained(tmp_path, caplog):
   x, y = _data()
   model = _classifier()
@@ -765,6 +767,7 @@ def test_a_saved_model_does_not_tell_what_was_done_before(tmp_path):
   assert one == other
 
 
+@unproven()
 def test_the_wrapper_itself_is_not_saved(tmp_path):
   """Keras wrote a file that it could not load."""
   x, y = _data()
@@ -828,6 +831,7 @@ def test_a_layer_without_a_vocabulary_is_told():
     _private(model, loss='mse').fit(x, y, verbose=0)
 
 
+@unproven()
 def test_lists_of_numbers_are_one_array():
   x, y = _data()
   _private(_classifier(), _plan(1)).fit(x.tolist(), y.tolist(), verbose=0)
@@ -990,6 +994,7 @@ def test_a_loss_that_is_never_finite_is_named_as_a_cause():
     private.fit(x, y, verbose=0)
 
 
+@unproven()
 def test_early_stopping_on_a_released_loss():
   x, y = _line_data()
   plan = _plan(steps=12)

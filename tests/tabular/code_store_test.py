@@ -37,6 +37,13 @@ from tfdpflows.tabular.synthesizer import fit_to_directory
 pytestmark = pytest.mark.usefixtures('unexported')
 
 
+@pytest.fixture(autouse=True, scope='module')
+def _short():
+  """Fits are compared with each other: none has to learn much."""
+  with small_table.short():
+    yield
+
+
 @pytest.fixture(scope='module')
 def people():
   made = small_table.make()

@@ -123,7 +123,11 @@ def test_noise_that_is_large_beside_the_table_is_told(caplog):
   assert 'is large beside' not in str(usual.plan(400))
   between = fit_plan.say_if_noise(0.06 * 400, 400)
   assert 'much of what connects the columns will be noise' in between
-  with small_table.short(), caplog.at_level('WARNING'):
+  with (
+    small_table.short(),
+    small_table.untrained(),
+    caplog.at_level('WARNING'),
+  ):
     synthesizer.fit(small.table, progress=False)
   assert 'is large beside the 400 of the table' in caplog.text
 

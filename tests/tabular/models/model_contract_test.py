@@ -152,7 +152,7 @@ class TestFlows:
   'name, dequantization',
   [
     ('histogram', 'uniform'),
-    ('spline', 'uniform'),
+    pytest.param('spline', 'uniform', marks=pytest.mark.full),
     ('hflow', 'variational'),
     ('dpgan', None),
   ],

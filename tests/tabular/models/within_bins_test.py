@@ -454,7 +454,7 @@ def test_a_saved_model_has_it(fitted, tmp_path):
 
 
 def test_edges_have_one_order():
-  with small_table.untrained():
+  with small_table.untrained(), small_table.short():
     fitted = _fitted(adaptive_marginals=2).fit(_table(300, 0), progress=False)
   distribution = fitted._fitted.distribution
   assert distribution._within is None
@@ -544,7 +544,8 @@ def test_columns_of_inequalities_are_left_out():
     ],
     constraints=[Inequality('year', 'end')],
   )
-  fitted = _untrained(schema, table, epsilon=4.0)
+  with small_table.short():
+    fitted = _untrained(schema, table, epsilon=4.0)
   assert _edges(fitted) == []
   rows = fitted.sample(1000)
   assert (rows['year'] <= rows['end']).all()
@@ -552,7 +553,7 @@ def test_columns_of_inequalities_are_left_out():
 
 def test_rows_on_disk_give_the_same_model(tmp_path):
   table = _table(2000, 0)
-  with small_table.untrained():
+  with small_table.untrained(), small_table.short():
     fits = [
       _fitted(adaptive_marginals=8).fit(data, work_dir=work, progress=False)
       for data, work in (
@@ -580,11 +581,13 @@ def recorded():
     assert _edges(fitted) != []
     return fitted
 
-  return replaying.record(fit, {})
+  with small_table.short():
+    return replaying.record(fit, {})
 
 
 def test_one_row_moves_every_release_by_its_sensitivity(recorded):
-  found = recorded.replay({'absent': [7]})
+  with small_table.short():
+    found = recorded.replay({'absent': [7]})
   assert found.passed, found
   rounds = found.entries[1:-1]
   assert [x.norm for x in rounds] == ['range', 'l2'] * 8
@@ -599,6 +602,7 @@ def test_nothing_but_the_releases_depends_on_the_rows(recorded):
   other = _table(1500, 1)
   other['weight'] = other['weight'].sample(frac=1, random_state=0).values
   other['year'] = other['year'].sample(frac=1, random_state=1).values
-  found = recorded.replay({'table': other})
+  with small_table.short():
+    found = recorded.replay({'table': other})
   assert not found.differences
   assert not any(entry.problem for entry in found.entries)
