@@ -1057,6 +1057,15 @@ def test_tensorboard(tmp_path, monkeypatch):
   assert list(tmp_path.rglob('events*'))
 
 
+def test_a_profile_would_tell_the_size_of_batches(tmp_path, monkeypatch):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name)
+  board = keras.callbacks.TensorBoard(str(tmp_path), profile_batch=2)
+  private = _line()
+  with pytest.raises(ValueError, match='set profile_batch=0'):
+    private.fit(*_line_data(), verbose=0, callbacks=[board])
+  assert not private.optimizer.plan.ledger.entries
+
+
 @pytest.mark.parametrize('noise', ['independent', 'banded'])
 def test_graphs_hold_no_key(monkeypatch, noise):
   # TensorBoard writes them down, for one, with all their constants.

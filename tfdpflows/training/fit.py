@@ -209,6 +209,12 @@ def _check_callbacks(callbacks, model, validated):
       raise ModuleNotFoundError(
         f"{name} needs TensorBoard: pip install 'tfdpflows[tensorboard]'."
       )
+    if getattr(callback, '_should_trace', False):
+      raise ValueError(
+        f'{name}(profile_batch=...) would write down how many rows each batch '
+        'has, which is private: set profile_batch=0, and profile a training on '
+        'rows that are made up.'
+      )
     checkpoint = isinstance(callback, keras.callbacks.ModelCheckpoint)
     if checkpoint and not callback.save_weights_only and not model.saves_whole:
       raise ValueError(
