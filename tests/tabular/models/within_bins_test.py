@@ -503,24 +503,32 @@ def test_spikes_and_missing_values_stay_what_they_are(spiky):
   assert rows['y'][rows['x'] < 2.5].isna().mean() > 0.97
 
 
-def test_the_density_is_that_of_the_rows_beside_spikes(spiky):
-  """The mean of `exp(-log_within)` over rows drawn with it is 1."""
+def test_the_density_is_that_of_the_rows_beside_spikes(spiky, monkeypatch):
+  """Of rows drawn without it, weighted by it, as many have a high density."""
   _, fitted = spiky
   distribution = fitted._fitted.distribution
-  rows = distribution.sample(50_000, np.random.default_rng(0))
-  x, y = rows.T
-  # Codes that were rounded out of a spike are in the bin beside it.
-  apart = np.abs(x - 6.2) > 0.01
-  value = (y < 10) & (np.abs(y - 6.2) > 0.01)
-  ratio = np.exp(-distribution.log_within(tf.constant(rows)).numpy())
-  bins = distribution.bins(rows)
-  for k in np.unique(bins[apart & value, 0]):
-    chosen = apart & value & (bins[:, 0] == k)
-    both, counts = np.unique(bins[chosen, 1], return_counts=True)
-    often = both[np.argmax(counts)]
-    if counts.max() > 1000:
-      found = ratio[chosen & (bins[:, 1] == often)]
-      assert found.mean() == pytest.approx(1, abs=6 * found.std() / 30)
+
+  def drawn(seed):
+    rows = distribution.draw([50_000], tf.constant([0, seed])).numpy()
+    # Codes that were rounded out of a spike are in the bin beside it.
+    apart = (np.abs(rows - 6.2) > 0.01).all(1) & (rows[:, 1] < 10)
+    return rows[apart], distribution.bins(rows[apart])
+
+  rows, bins = drawn(0)
+  with monkeypatch.context() as patch:
+    patch.setattr(distribution, '_within', None)
+    others, bins_of_others = drawn(1)
+  cells, counts = np.unique(bins, axis=0, return_counts=True)
+  assert (counts > 1000).sum() >= 4
+  for cell in cells[counts > 1000]:
+    found, density = (
+      np.exp(distribution.log_within(tf.constant(x[(y == cell).all(1)])))
+      for x, y in ((rows, bins), (others, bins_of_others))
+    )
+    assert len(density) > 500
+    assert density.mean() == pytest.approx(1, abs=0.1)
+    high = np.sum(density[density > 1]) / np.sum(density)
+    assert np.mean(found > 1) == pytest.approx(high, abs=0.05)
 
 
 @pytest.mark.filterwarnings('ignore:.*independent ones')
