@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -224,36 +223,32 @@ class Checker:
           states.setdefault(id(found.handle), found)
     return list(states.values())
 
-  def _draw_anew(self, step):
+  @contextlib.contextmanager
+  def _drawn_anew(self, step):
     """Has random layers draw from the secret of the plan, and its step.
 
     Numbers that are known, as those of `keras.utils.set_random_seed`, tell the
     place of a row in the batch, and one row more moves all that come after it.
     And a state that goes on from step to step counts the rows of batches. So
     does one that is left behind, in checkpoints.
-
-    Returns:
-      A function to call after the step, which leaves other states behind.
     """
     plan = getattr(self._model.optimizer, 'plan', None)
-    if plan is None or self._model.distribute_strategy.num_replicas_in_sync > 1:
-      return lambda: None
-    states = self._states()
+    alone = self._model.distribute_strategy.num_replicas_in_sync == 1
+    states = self._states() if plan is not None and alone else []
     if not states:
-      return lambda: None
+      yield
+      return
     sizes = [len(state.start) for state in states]
     source = self._model.optimizer.noise_source
     now, later = source.generator_states(step, sizes)
-
-    def assign(values):
-      for state, value in zip(states, values):
-        state.assign(value)
-
-    assign(now)
-    return functools.partial(assign, later)
+    for state, value in zip(states, now):
+      state.assign(value)
+    yield
+    for state, value in zip(states, later):
+      state.assign(value)
 
   def _begin_replicas(self):
-    """As `_draw_anew`, for all steps of a fit: replicas have states each."""
+    """As `_drawn_anew`, for all steps of a fit: replicas have states each."""
     plan = getattr(self._model.optimizer, 'plan', None)
     strategy = self._model.distribute_strategy
     if plan is None or strategy.num_replicas_in_sync == 1:
@@ -327,12 +322,10 @@ class Checker:
         return graph(rows, weights)
       return optimizer.sums_of(self._step_losses, rows, variables, weights)
 
-    leave = self._draw_anew(step)
-    with tf.summary.record_if(False):
+    with self._drawn_anew(step), tf.summary.record_if(False):
       found = errors.call(
         optimizer.noised, sums, rows, variables, weights, step
       )
-    leave()
     keras_layers.refuse_batch_losses(self.layers)
     return found
 

@@ -172,6 +172,7 @@ def _runs(noisy, std, top, may_end):
     before[last[first == 0] + 1] = nothing[first == 0]
     behind[first[last == k - 1]] = nothing[last == k - 1]
   before[0] = behind[k] = 0.0
+  change = np.array(_CHANGE_PROBABILITIES)
   log_evidence, means, seconds, with_sums = [], [], [], []
   for chance_of_empty in _EMPTY:
     prior = np.full(len(scales) + 1, (1 - chance_of_empty) / len(scales))
@@ -180,9 +181,7 @@ def _runs(noisy, std, top, may_end):
     run_mean, run_variance = _mix(weighted, *parts[1:])
     table = np.full((k, k), -np.inf)
     table[first, last] = special.logsumexp(weighted, axis=-1) + around
-    evidence, chances = _partitions(
-      table, before, behind, np.array(_CHANGE_PROBABILITIES)
-    )
+    evidence, chances = _partitions(table, before, behind, change)
     log_evidence.append(special.logsumexp(evidence))
     weights = special.softmax(evidence)
     chance = np.tensordot(weights, chances, 1)[first, last]

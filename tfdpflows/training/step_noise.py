@@ -106,7 +106,6 @@ class StepNoise:
   def open(self, start: int) -> None:
     """Lets steps from `start` on be made, as soon as they are charged."""
     self._made = self.made_any
-    self._set_key()
     self._start = start
     self._next.assign(start)
     self._end.assign(start)
